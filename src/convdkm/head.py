@@ -1,0 +1,164 @@
+r"""The top of the machine: a sparse Gaussian process on the final Gram (appendix D)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from convdkm.errors import GramError, InvalidInputError
+from convdkm.gram import INDUCING_DTYPE, Gram
+from convdkm.layers.base import keep_dtype, require_inducing
+from convdkm.layers.conv import check_choice
+from convdkm.layers.gram_layer import Parameterisation
+from convdkm.numerics import (
+    cholesky,
+    explained,
+    inverse_of_lower,
+    mix,
+    standard_normal,
+    whiten,
+    whitened_kl,
+)
+
+Covariance = Literal["shared", "per-output"]
+
+
+@dataclass(frozen=True, eq=False)
+class Marginals:
+    """Gaussian marginals of the top-layer functions at every image.
+
+    Attributes:
+        mean: ``(N, outputs)``.
+        variance: ``(N, 1)`` where all outputs share it, else ``(N, outputs)``; never negative.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    @property
+    def num_outputs(self) -> int:
+        return self.mean.shape[1]
+
+
+class HeadPlan:
+    """A head whose data-free part is worked out.
+
+    Attributes:
+        kl: :math:`D_{KL}(Q(f_\\lambda) \\| P(f_\\lambda))` of every output, ``(outputs,)``.
+        whitening: ``L⁻¹``; None once a layer before has taken it over.
+        mean: ``L⁻¹μ``, ``(outputs, P)``.
+        spread: ``L⁻¹`` times a factor of A: ``(P, P)`` or ``(outputs, P, P)``.
+    """
+
+    def __init__(self, kl: Tensor, whitening: Tensor | None, mean: Tensor, spread: Tensor) -> None:
+        self.kl, self.whitening, self.mean, self.spread = kl, whitening, mean, spread
+
+    def marginals(self, it: Tensor, tt: Tensor) -> Marginals:
+        r"""Mean :math:`K_{ti}K_{ii}^{-1}\mu_\lambda` and the variance of every image."""
+        if it.ndim != 2:
+            raise GramError(
+                "the head takes a Gram without space, but the images still have places"
+                f" {tuple(it.shape[2:])}; put GlobalAveragePool() or Flatten() before it"
+            )
+        white = it if self.whitening is None else mix(self.whitening, it)
+        residual = (tt - explained(white)).clamp(min=0)
+        mean = white @ self.mean.T.to(white.dtype)
+        spread = self.spread.to(white.dtype)
+        if spread.ndim == 2:
+            learned = explained(white @ spread).unsqueeze(1)
+        else:
+            learned = torch.einsum("np,opq->noq", white, spread).square().sum(2)
+        return Marginals(mean, residual.unsqueeze(1) + learned)
+
+    def split(self) -> tuple[Tensor, HeadPlan] | None:
+        """As :meth:`convdkm.layers.Plan.split`."""
+        if self.whitening is None:
+            return None
+        return self.whitening, HeadPlan(self.kl, None, self.mean, self.spread)
+
+
+class GPHead(nn.Module):
+    r"""Sparse Gaussian process, its inducing outputs having the approximate posterior
+
+    .. math:: Q(F_i) = \prod_\lambda N(f_\lambda; \mu_\lambda, A_\lambda).
+
+    With the incoming Gram as prior covariance K,
+
+    .. math::
+        E[f_t] &= K_{ti} K_{ii}^{-1} \mu_\lambda, \\
+        \mathrm{Var}[f_t] &= k_{tt} - K_{ti}K_{ii}^{-1}K_{it}
+                             + K_{ti}K_{ii}^{-1} A K_{ii}^{-1} K_{it}.
+
+    Args:
+        num_inducing: :math:`P_i` of the final Gram.
+        num_outputs: number of classes, or of regression targets.
+        covariance: one A ``"shared"`` by all outputs (the paper), or one ``"per-output"``.
+        parameterisation: ``"direct"`` (the paper): μ and a factor of A themselves, starting at
+            random; ``"whitened"``: those of :math:`L^{-1} f` with K_ii = L Lᵀ, starting at the
+            prior.
+    """
+
+    mean: Tensor
+    factor: Tensor
+
+    def __init__(
+        self,
+        num_inducing: int,
+        num_outputs: int,
+        *,
+        covariance: Covariance = "shared",
+        parameterisation: Parameterisation = "direct",
+    ) -> None:
+        super().__init__()
+        if min(num_inducing, num_outputs) < 1:
+            raise InvalidInputError(
+                "num_inducing and num_outputs must be positive,"
+                f" got {num_inducing} and {num_outputs}"
+            )
+        check_choice("covariance", covariance, Covariance)
+        check_choice("parameterisation", parameterisation, Parameterisation)
+        self.num_inducing, self.num_outputs = num_inducing, num_outputs
+        self.covariance, self.parameterisation = covariance, parameterisation
+        square = (num_inducing, num_inducing)
+        batch = () if covariance == "shared" else (num_outputs,)
+        self.mean = nn.Parameter(torch.empty(num_outputs, num_inducing, dtype=INDUCING_DTYPE))
+        self.factor = nn.Parameter(torch.empty(*batch, *square, dtype=INDUCING_DTYPE))
+        self.draw()
+
+    @torch.no_grad()
+    def draw(self, generator: torch.Generator | None = None) -> None:
+        r"""Set μ and the factor of A to their starting values.
+
+        Direct: standard normal, with :math:`A = L L^T / P_i`. Whitened: the prior.
+        """
+        if self.parameterisation == "whitened":
+            self.mean.zero_()
+            self.factor.copy_(torch.eye(self.num_inducing).expand_as(self.factor))
+        else:
+            self.mean.copy_(standard_normal(self.mean.shape, generator))
+            drawn = standard_normal(self.factor.shape, generator)
+            self.factor.copy_(drawn * self.num_inducing**-0.5)
+
+    def plan(self, ii: Tensor) -> HeadPlan:
+        require_inducing(ii, self.num_inducing)
+        kernel_factor = cholesky(ii, "the prior covariance K_ii of the head")
+        mean, spread = self.mean, self.factor
+        if self.parameterisation == "direct":
+            mean, spread = whiten(kernel_factor, mean.T).T, whiten(kernel_factor, spread)
+        kl = whitened_kl(spread, mean)
+        return HeadPlan(kl, inverse_of_lower(kernel_factor), mean, spread)
+
+    def forward(self, gram: Gram) -> Marginals:
+        return self.plan(gram.ii).marginals(gram.it, gram.tt)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        return super()._apply(keep_dtype(fn), recurse)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_inducing}, {self.num_outputs}, covariance={self.covariance!r},"
+            f" parameterisation={self.parameterisation!r}"
+        )

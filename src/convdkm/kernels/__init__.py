@@ -1,0 +1,29 @@
+"""Kernels: Gram → Gram, entry by entry, with no knowledge of space."""
+
+from convdkm.kernels.arccos import ArcCosine, arccosine
+from convdkm.kernels.base import ConvexCombination, Kernel, Linear, Product, Scaled, Sum
+from convdkm.kernels.isotropic import (
+    Isotropic,
+    Matern,
+    NormalisedGaussian,
+    RationalQuadratic,
+    SquaredExponential,
+    safe_sqrt,
+)
+
+__all__ = [
+    "ArcCosine",
+    "ConvexCombination",
+    "Isotropic",
+    "Kernel",
+    "Linear",
+    "Matern",
+    "NormalisedGaussian",
+    "Product",
+    "RationalQuadratic",
+    "Scaled",
+    "SquaredExponential",
+    "Sum",
+    "arccosine",
+    "safe_sqrt",
+]

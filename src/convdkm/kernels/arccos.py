@@ -1,0 +1,144 @@
+r"""Arc-cosine kernels (Cho & Saul, 2009): the Gram of infinitely many ReLU (or step) features.
+
+With :math:`a = G_{xx}`, :math:`b = G_{yy}`, :math:`c = G_{xy}`, :math:`s = \sqrt{ab - c^2}` and
+:math:`\theta = \mathrm{atan2}(s, c)` the angle between the two points,
+
+.. math::
+    k_0 = \frac{\pi-\theta}{\pi}, \qquad
+    k_1 = \frac{s + (\pi-\theta)c}{\pi}, \qquad
+    k_2 = \frac{3sc + (\pi-\theta)(ab + 2c^2)}{\pi}.
+
+Automatic differentiation through ``acos`` or the square root gives NaN where two points coincide.
+Here the derivatives are written out; those of order 1 and 2 have no singularity in c,
+
+.. math::
+    \frac{\partial k_1}{\partial c} = \frac{\pi-\theta}{\pi}, \quad
+    \frac{\partial k_1}{\partial a} = \frac{s}{2\pi a}, \qquad
+    \frac{\partial k_2}{\partial c} = \frac{4s + 4(\pi-\theta)c}{\pi}, \quad
+    \frac{\partial k_2}{\partial a} = \frac{cs + (\pi-\theta)ab}{\pi a}.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from convdkm.errors import InvalidInputError
+from convdkm.kernels.base import Kernel, Positive
+
+
+def _sine_and_angle(cross: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """``s = |x||y| sin θ`` and ``π − θ``."""
+    sine = (left * right - cross.square()).clamp_(min=0).sqrt_()
+    return sine, math.pi - torch.atan2(sine, cross)
+
+
+def _safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """``numerator / denominator``, and zero where the denominator is zero."""
+    zero = denominator == 0
+    return (numerator / denominator.masked_fill(zero, 1)).masked_fill(zero, 0)
+
+
+def _value(order: int, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    sine, supplement = _sine_and_angle(cross, left, right)
+    if order == 0:
+        return supplement / math.pi
+    if order == 1:
+        return (sine + supplement * cross) / math.pi
+    return (3 * sine * cross + supplement * (left * right + 2 * cross.square())) / math.pi
+
+
+class _ArcCosine(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, order: int, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        ctx.order = order
+        ctx.save_for_backward(cross, left, right)
+        return _value(order, cross, left, right)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        cross, left, right = ctx.saved_tensors
+        sine, supplement = _sine_and_angle(cross, left, right)
+        if ctx.order == 0:
+            # dk/dc = 1/(πs) has no finite limit where the points coincide; below the resolution
+            # of the dtype the slope is taken from the nearest angle that can be told from zero.
+            least = torch.finfo(cross.dtype).eps ** 0.5 * (left * right).sqrt()
+            by_cross = _safe_divide(torch.ones_like(sine), torch.maximum(sine, least)) / math.pi
+            shared = -0.5 * cross * by_cross
+        elif ctx.order == 1:
+            by_cross = supplement / math.pi
+            shared = sine / (2 * math.pi)
+        else:
+            by_cross = 4 * (sine + supplement * cross) / math.pi
+            shared = (cross * sine + supplement * left * right) / math.pi
+        by_left = by_right = None
+        if ctx.needs_input_grad[2]:
+            by_left = (grad * _safe_divide(shared, left)).sum_to_size(left.shape)
+        if ctx.needs_input_grad[3]:
+            by_right = (grad * _safe_divide(shared, right)).sum_to_size(right.shape)
+        return None, grad * by_cross, by_left, by_right
+
+
+def arccosine(cross: Tensor, left: Tensor, right: Tensor, order: int = 1) -> Tensor:
+    """Arc-cosine kernel from ``G_xy``, ``G_xx`` and ``G_yy``, with derivatives that stay finite."""
+    if torch.is_grad_enabled() and any(t.requires_grad for t in (cross, left, right)):
+        result: Tensor = _ArcCosine.apply(order, cross, left, right)
+        return result
+    return _value(order, cross, left, right)
+
+
+class ArcCosine(Kernel):
+    r"""Arc-cosine kernel :math:`\sigma_w^2\,k_n(x, y) + \sigma_b^2`.
+
+    Order 1, the kernel of the ReLU, is the paper's choice everywhere. It is scaled so that
+    :math:`k_1(x, x) = G_{xx}`.
+
+    Args:
+        order: 0 (step function), 1 (ReLU) or 2 (squared ReLU).
+        weight_variance: :math:`\sigma_w^2`; 1 if not given.
+        bias_variance: :math:`\sigma_b^2`; none if not given.
+        learn: learn those of the two variances that are given.
+    """
+
+    def __init__(
+        self,
+        order: int = 1,
+        *,
+        weight_variance: float | None = None,
+        bias_variance: float | None = None,
+        learn: bool = True,
+    ) -> None:
+        super().__init__()
+        if order not in (0, 1, 2):
+            raise InvalidInputError(f"the order of an arc-cosine kernel is 0, 1 or 2, got {order}")
+        self.order = order
+        self.weight_variance = (
+            None
+            if weight_variance is None
+            else Positive("weight_variance", weight_variance, learn=learn)
+        )
+        self.bias_variance = (
+            None if bias_variance is None else Positive("bias_variance", bias_variance, learn=learn)
+        )
+
+    def _affine(self, value: Tensor) -> Tensor:
+        if self.weight_variance is not None:
+            value = self.weight_variance(value) * value
+        if self.bias_variance is not None:
+            value = value + self.bias_variance(value)
+        return value
+
+    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        return self._affine(arccosine(cross, left, right, self.order))
+
+    def variance(self, own: Tensor) -> Tensor:
+        value = (torch.ones_like(own), own, 3 * own.square())[self.order]
+        return self._affine(value)
+
+    def extra_repr(self) -> str:
+        return f"order={self.order}"

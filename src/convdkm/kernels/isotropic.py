@@ -1,0 +1,158 @@
+r"""Isotropic kernels: functions of the squared distance alone.
+
+That distance is known from a Gram matrix (Eq. 2): :math:`R = G_{xx} - 2G_{xy} + G_{yy}`.
+
+A new one is a single function::
+
+    class Cauchy(Isotropic):
+        def of_squared_distance(self, r2):
+            return 1 / (1 + r2)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from convdkm.errors import InvalidInputError
+from convdkm.kernels.base import Kernel, Positive
+
+
+class _SafeSqrt(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        root = value.clamp(min=0).sqrt()
+        ctx.save_for_backward(root)
+        return root
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (root,) = ctx.saved_tensors
+        zero = root == 0
+        return (0.5 * grad / root.masked_fill(zero, 1)).masked_fill(zero, 0)
+
+
+def safe_sqrt(value: Tensor) -> Tensor:
+    """Square root of a number that is not negative, with derivative 0 at 0."""
+    result: Tensor = _SafeSqrt.apply(value)
+    return result
+
+
+class Isotropic(Kernel):
+    r"""Base class of kernels :math:`\sigma^2 f(R / \ell^2)` of the squared distance alone.
+
+    Define :meth:`of_squared_distance`. Where it needs a distance and not its square, use
+    :func:`safe_sqrt`.
+
+    Args:
+        lengthscale: :math:`\ell`.
+        scale: :math:`\sigma^2`.
+        learn: learn both.
+    """
+
+    def __init__(
+        self, lengthscale: float = 1.0, *, scale: float = 1.0, learn: bool = False
+    ) -> None:
+        super().__init__()
+        self.lengthscale = Positive("lengthscale", lengthscale, learn=learn)
+        self.scale = Positive("scale", scale, learn=learn)
+
+    def of_squared_distance(self, r2: Tensor) -> Tensor:
+        """``f(r²)`` of the squared distance in units of the length scale."""
+        raise NotImplementedError(f"{type(self).__name__} must define of_squared_distance(r2)")
+
+    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        r2 = (left + right - 2 * cross).clamp(min=0) / self.lengthscale(cross).square()
+        return self.scale(cross) * self.of_squared_distance(r2)
+
+    def variance(self, own: Tensor) -> Tensor:
+        return self.scale(own) * self.of_squared_distance(torch.zeros_like(own))
+
+
+class SquaredExponential(Isotropic):
+    r""":math:`\exp(-R / 2\ell^2)`."""
+
+    def of_squared_distance(self, r2: Tensor) -> Tensor:
+        return torch.exp(-0.5 * r2)
+
+
+class Matern(Isotropic):
+    r"""Matérn kernel of smoothness 1/2, 3/2 or 5/2.
+
+    .. math:: e^{-r}, \qquad (1 + \sqrt3 r)\,e^{-\sqrt3 r}, \qquad
+              (1 + \sqrt5 r + \tfrac53 r^2)\,e^{-\sqrt5 r}
+    """
+
+    def __init__(
+        self,
+        smoothness: float = 2.5,
+        lengthscale: float = 1.0,
+        *,
+        scale: float = 1.0,
+        learn: bool = False,
+    ) -> None:
+        super().__init__(lengthscale, scale=scale, learn=learn)
+        if smoothness not in (0.5, 1.5, 2.5):
+            raise InvalidInputError(
+                f"the smoothness of a Matérn kernel is 0.5, 1.5 or 2.5, got {smoothness}"
+            )
+        self.smoothness = smoothness
+
+    def of_squared_distance(self, r2: Tensor) -> Tensor:
+        r = safe_sqrt(r2) * math.sqrt(2 * self.smoothness)
+        decay = torch.exp(-r)
+        if self.smoothness == 0.5:
+            return decay
+        if self.smoothness == 1.5:
+            return (1 + r) * decay
+        return (1 + r + r.square() / 3) * decay
+
+    def extra_repr(self) -> str:
+        return f"smoothness={self.smoothness}"
+
+
+class RationalQuadratic(Isotropic):
+    r""":math:`\left(1 + R / 2\alpha\ell^2\right)^{-\alpha}`: a mixture of length scales."""
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        lengthscale: float = 1.0,
+        *,
+        scale: float = 1.0,
+        learn: bool = False,
+    ) -> None:
+        super().__init__(lengthscale, scale=scale, learn=learn)
+        self.alpha = Positive("alpha", alpha, learn=learn)
+
+    def of_squared_distance(self, r2: Tensor) -> Tensor:
+        alpha = self.alpha(r2)
+        return torch.exp(-alpha * torch.log1p(r2 / (2 * alpha)))
+
+
+class NormalisedGaussian(Kernel):
+    r"""Normalised Gaussian kernel (Shankar et al., 2020).
+
+    .. math:: k(x, y) = |x||y| \exp\left(\gamma\left(\frac{G_{xy}}{|x||y|} - 1\right)\right),
+              \qquad |x| = \sqrt{G_{xx}}
+
+    It keeps the norm of its input, :math:`k(x, x) = G_{xx}`, and is zero where an input is zero.
+    """
+
+    def __init__(self, gamma: float = 1.0, *, learn: bool = False) -> None:
+        super().__init__()
+        self.gamma = Positive("gamma", gamma, learn=learn)
+
+    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        norm = safe_sqrt(left) * safe_sqrt(right)
+        zero = norm == 0
+        cosine = (cross / norm.masked_fill(zero, 1)).clamp(-1, 1)
+        return norm * torch.exp(self.gamma(cross) * (cosine - 1))
+
+    def variance(self, own: Tensor) -> Tensor:
+        return own

@@ -1,0 +1,216 @@
+r"""The kernelised convolution Γ with inter-domain inducing points (Eq. 11 and 17 to 19)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from convdkm.errors import InvalidInputError
+from convdkm.gram import INDUCING_DTYPE, Gram
+from convdkm.layers.base import Layer, Plan, require_inducing
+from convdkm.layers.window import Padding, Size, Window
+from convdkm.numerics import (
+    cholesky,
+    inverse_of_lower,
+    left_multiply,
+    mix,
+    pivoted_cholesky_order,
+    standard_normal,
+)
+
+MixingInit = Literal["random", "patches"]
+Border = Literal["zero", "inside"]
+
+POOL_FACTOR = 16
+"""Candidates drawn for each inducing point that is chosen among real patches."""
+
+
+def check_choice(name: str, value: object, kind: object) -> None:
+    """Raise unless ``value`` is one of the strings of a ``Literal`` type."""
+    choices = get_args(kind)
+    if value not in choices:
+        listed = ", ".join(repr(choice) for choice in choices)
+        raise InvalidInputError(f"{name} must be one of {listed}; got {value!r}")
+
+
+def window_variance(window: Window, tt: Tensor, border: Border) -> Tensor:
+    r"""Γ_tt: the mean of the variances in each window (appendix B.3).
+
+    ``border="zero"`` divides by all D places, those outside the image counting as zero, as the
+    paper's Γ does; ``"inside"`` divides by the number of places inside, as the published runs did.
+    """
+    total = window.sum(tt)
+    return total / (window.counts(tt.shape[1:], tt) if border == "inside" else window.count)
+
+
+class _ConvPlan(Plan):
+    def __init__(self, ii: Tensor, weight: Tensor, window: Window, border: Border) -> None:
+        super().__init__(ii)
+        self.weight, self.window, self.border = weight, window, border
+
+    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
+        mixed = self.window.convolve(it, self.weight.to(it.dtype))
+        return mixed, window_variance(self.window, tt, self.border)
+
+    def premultiplied(self, matrix: Tensor) -> Plan:
+        weight = left_multiply(matrix, self.weight.flatten(1)).reshape(-1, *self.weight.shape[1:])
+        return _ConvPlan(self.ii, weight, self.window, self.border)
+
+
+class Conv(Layer):
+    r"""Convolution of a Gram, with mixing weights C that make patches of inducing points.
+
+    .. math::
+        \Gamma^{ii}_{ij} &= \tfrac1D \sum_d \sum_{i'j'} C_{di,i'} C_{dj,j'} \Omega^{ii}_{i'j'} \\
+        \Gamma^{it}_{i,js} &= \tfrac1D \sum_d \sum_{i'} C_{di,i'} \Omega^{it}_{i',j(s+d)} \\
+        \Gamma^{tt}_{is,is} &= \tfrac1D \sum_d \Omega^{tt}_{i(s+d),i(s+d)}
+
+    Args:
+        in_inducing: :math:`P_i` of the incoming Gram.
+        out_inducing: :math:`P_i` of the outgoing Gram.
+        kernel_size: size of the filter, an integer or one for each axis.
+        stride, dilation: as in ``torch.nn.Conv2d``.
+        padding: zeros around the image; ``"same"`` (default) or ``"valid"``, or integers.
+        border: ``"zero"`` (the paper): a place outside the image contributes zero to every block;
+            ``"inside"`` (the published runs): Γ_tt averages over the places inside only.
+        mixing: how C starts. ``"random"`` (the paper): Gaussian of variance ``1/in_inducing``.
+            ``"patches"``: each new inducing point is a real patch of the layer below, chosen at
+            :meth:`initialise` greedily from a pool; until then C is random.
+        ndim: number of spatial axes, 1 to 3.
+
+    The weights have shape ``(out_inducing, in_inducing, *kernel_size)``, as those of a CNN.
+    """
+
+    def __init__(
+        self,
+        in_inducing: int,
+        out_inducing: int,
+        kernel_size: Size,
+        *,
+        stride: Size = 1,
+        padding: Padding = "same",
+        dilation: Size = 1,
+        border: Border = "zero",
+        mixing: MixingInit = "random",
+        ndim: int = 2,
+    ) -> None:
+        super().__init__()
+        for name, value in (("in_inducing", in_inducing), ("out_inducing", out_inducing)):
+            if not isinstance(value, int) or value < 1:
+                raise InvalidInputError(f"{name} must be a positive integer, got {value!r}")
+        check_choice("border", border, Border)
+        check_choice("mixing", mixing, MixingInit)
+        self.in_inducing, self.out_inducing = in_inducing, out_inducing
+        self.window = Window.of(kernel_size, stride, padding, dilation, ndim)
+        self.border, self.mixing = border, mixing
+        shape = (out_inducing, in_inducing, *self.window.size)
+        self.weight = nn.Parameter(torch.empty(shape, dtype=INDUCING_DTYPE))
+        self.draw_weights()
+
+    def draw_weights(self, generator: torch.Generator | None = None) -> None:
+        """Draw C at random: Gaussian of variance ``1/in_inducing``."""
+        drawn = standard_normal(self.weight.shape, generator)
+        with torch.no_grad():
+            self.weight.copy_(drawn * self.in_inducing**-0.5)
+
+    def plan(self, ii: Tensor) -> Plan:
+        require_inducing(ii, self.in_inducing)
+        by_place = self.weight.flatten(2).permute(2, 0, 1)
+        mixed = (by_place @ ii @ by_place.mT).mean(0)
+        mixed = 0.5 * (mixed + mixed.T)
+        return _ConvPlan(mixed, self.weight / self.window.count, self.window, self.border)
+
+    def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
+        require_inducing(gram.ii, self.in_inducing)
+        if self.mixing == "random":
+            self.draw_weights(generator)
+        else:
+            with torch.no_grad():
+                self.weight.copy_(self._real_patches(gram, generator))
+        return self(gram)
+
+    def _real_patches(self, gram: Gram, generator: torch.Generator | None) -> Tensor:
+        r"""C that makes inducing points of real patches: :math:`C_d = \Omega_{ti}(d) \Omega_{ii}^{-1}`.
+
+        The candidates' features are their whitened coordinates at every offset, so that the
+        pivots maximise what is explained of the others in the kernel of the outgoing Gram.
+        """
+        output = self.window.output_space(gram.space)
+        places = len(gram) * math.prod(output)
+        if places < self.out_inducing:
+            raise InvalidInputError(
+                f"{self.out_inducing} inducing points were asked for, but the images used to"
+                f" initialise hold only {places} patches at this layer; give more images"
+            )
+        pool = min(places, POOL_FACTOR * self.out_inducing)
+        drawn = torch.randperm(places, generator=generator)[:pool].to(gram.device)
+        per_image = places // len(gram)
+        factor = cholesky(gram.ii, "the kernel matrix below, Omega_ii")
+        images, where = drawn // per_image, drawn % per_image
+        needed, compact = images.unique(return_inverse=True)
+        white = mix(inverse_of_lower(factor), gram.it[needed].to(INDUCING_DTYPE))
+        patches = self.window.patches(white, compact, where)
+        features = patches.flatten(1) / self.window.count**0.5
+        chosen = patches[pivoted_cholesky_order(features, self.out_inducing)].flatten(2)
+        weight = torch.linalg.solve_triangular(factor.T, chosen, upper=True)
+        return weight.reshape(self.weight.shape)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_inducing}, {self.out_inducing}, {self.window}, border={self.border!r}"
+
+
+class Mix(Layer):
+    """Mixing weights without space: ``G_ii ← C G_ii Cᵀ``, ``G_it ← C G_it`` ("mixup").
+
+    A convolution with one place; changes the number of inducing points of a Gram of any shape.
+    Starts at the identity where the two numbers are the same and ``identity`` is set.
+    """
+
+    def __init__(self, in_inducing: int, out_inducing: int, *, identity: bool = False) -> None:
+        super().__init__()
+        if min(in_inducing, out_inducing) < 1:
+            raise InvalidInputError("the numbers of inducing points must be positive")
+        if identity and in_inducing != out_inducing:
+            raise InvalidInputError(
+                f"only a square Mix starts at the identity, got {in_inducing} → {out_inducing}"
+            )
+        self.in_inducing, self.out_inducing, self.identity = in_inducing, out_inducing, identity
+        self.weight = nn.Parameter(torch.empty(out_inducing, in_inducing, dtype=INDUCING_DTYPE))
+        self.draw_weights()
+
+    def draw_weights(self, generator: torch.Generator | None = None) -> None:
+        """Set C to its starting value: the identity, or Gaussian of variance ``1/in_inducing``."""
+        with torch.no_grad():
+            if self.identity:
+                nn.init.eye_(self.weight)
+            else:
+                drawn = standard_normal(self.weight.shape, generator)
+                self.weight.copy_(drawn * self.in_inducing**-0.5)
+
+    def plan(self, ii: Tensor) -> Plan:
+        require_inducing(ii, self.in_inducing)
+        return MixPlan(self.weight @ ii @ self.weight.T, self.weight)
+
+    def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
+        self.draw_weights(generator)
+        return self(gram)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_inducing}, {self.out_inducing}"
+
+
+class MixPlan(Plan):
+    """``it ← matrix · it``; the variances pass through."""
+
+    def __init__(self, ii: Tensor, matrix: Tensor) -> None:
+        super().__init__(ii)
+        self.matrix = matrix
+
+    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
+        return mix(self.matrix, it), tt
+
+    def premultiplied(self, matrix: Tensor) -> Plan:
+        return MixPlan(self.ii, left_multiply(matrix, self.matrix))

@@ -1,0 +1,179 @@
+r"""The learned Gram matrix of a layer: where a deep kernel machine differs from an NNGP."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from convdkm.errors import InvalidInputError, NotInitialisedError
+from convdkm.gram import INDUCING_DTYPE, Gram
+from convdkm.layers.base import IdentityPlan, Layer, LayerKL, Plan, require_inducing
+from convdkm.layers.conv import check_choice
+from convdkm.numerics import (
+    cholesky,
+    explained,
+    inverse_of_lower,
+    left_multiply,
+    mix,
+    whiten,
+    whitened_kl,
+)
+
+Parameterisation = Literal["direct", "whitened"]
+
+
+class _GramPlan(Plan):
+    r"""Predicts :math:`G_{it}` and :math:`g_{tt}` from the kernel and the learned :math:`G_{ii}`.
+
+    With V = L⁻¹K_it, Q = L⁻¹F and U = QᵀV:
+    :math:`G_{it} = F U` and :math:`g_{tt} = \max(k_{tt} - |V|^2, 0) + |U|^2`.
+    """
+
+    def __init__(
+        self,
+        ii: Tensor,
+        kl: dict[str, LayerKL],
+        *,
+        whitening: Tensor | None,
+        spread: Tensor,
+        factor: Tensor,
+    ) -> None:
+        super().__init__(ii, kl)
+        self.whitening, self.spread, self.factor = whitening, spread, factor
+
+    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
+        white = it if self.whitening is None else mix(self.whitening, it)
+        learned = mix(self.spread.T, white)
+        residual = (tt - explained(white)).clamp(min=0)
+        return mix(self.factor, learned), residual + explained(learned)
+
+    def premultiplied(self, matrix: Tensor) -> Plan:
+        factor = left_multiply(matrix, self.factor)
+        return _GramPlan(
+            self.ii, self.kl, whitening=self.whitening, spread=self.spread, factor=factor
+        )
+
+    def split(self) -> tuple[Tensor, Plan] | None:
+        if self.whitening is None:
+            return None
+        rest = _GramPlan(self.ii, self.kl, whitening=None, spread=self.spread, factor=self.factor)
+        return self.whitening, rest
+
+
+class GramLayer(Layer):
+    r"""Learns :math:`G_{ii}`, predicts the rest of the Gram from it, and pays a KL for the freedom.
+
+    With :math:`K` the incoming kernel,
+
+    .. math::
+        G_{it} &= G_{ii} K_{ii}^{-1} K_{it}, \\
+        g_{tt} &= k_{tt} - K_{ti} K_{ii}^{-1} K_{it}
+                  + K_{ti} K_{ii}^{-1} G_{ii} K_{ii}^{-1} K_{it}, \\
+        \text{and}\quad & \nu\,D_{KL}(N(0, G_{ii}) \,\|\, N(0, K_{ii})) \quad\text{(Eq. 7)}.
+
+    Args:
+        num_inducing: :math:`P_i`.
+        nu: weight ν of the KL in the objective, from 0 (no regularisation) to infinity, where
+            G = K: the layer has no parameters and the machine is an NNGP.
+        parameterisation: ``"direct"`` (the paper): a lower-triangular factor of G_ii itself, set to
+            that of K_ii by :meth:`initialise`. ``"whitened"``: G_ii = L R Rᵀ Lᵀ where K_ii = L Lᵀ,
+            so that the layer follows changes of the layers below; needs no data to start.
+        initial_scale: α², G_ii starts at α² K_ii; 1 (the NNGP) in the paper.
+        learn_scale: learn one more number, the logarithm of a factor of G_ii (published runs).
+    """
+
+    factor: Tensor
+    log_scale: Tensor | None
+    initialised: Tensor
+
+    def __init__(
+        self,
+        num_inducing: int,
+        nu: float = 1.0,
+        *,
+        parameterisation: Parameterisation = "direct",
+        initial_scale: float = 1.0,
+        learn_scale: bool = False,
+    ) -> None:
+        super().__init__()
+        if not isinstance(num_inducing, int) or num_inducing < 1:
+            raise InvalidInputError(
+                f"num_inducing must be a positive integer, got {num_inducing!r}"
+            )
+        if not nu >= 0:
+            raise InvalidInputError(f"nu must lie between 0 and infinity, got {nu}")
+        if not 0 < initial_scale < math.inf:
+            raise InvalidInputError(f"initial_scale must be positive, got {initial_scale}")
+        check_choice("parameterisation", parameterisation, Parameterisation)
+        self.num_inducing, self.nu = num_inducing, float(nu)
+        self.parameterisation, self.initial_scale = parameterisation, float(initial_scale)
+        self._ready = True
+        self.log_scale = None
+        if self.is_nngp:
+            return
+        identity = torch.eye(num_inducing, dtype=INDUCING_DTYPE)
+        self.factor = nn.Parameter(initial_scale**0.5 * identity)
+        if learn_scale:
+            self.log_scale = nn.Parameter(torch.zeros((), dtype=INDUCING_DTYPE))
+        self._ready = parameterisation == "whitened"
+        self.register_buffer("initialised", torch.tensor(self._ready))
+
+    @property
+    def is_nngp(self) -> bool:
+        """ν is infinite: G = K, with nothing to learn."""
+        return math.isinf(self.nu)
+
+    def plan(self, ii: Tensor) -> Plan:
+        require_inducing(ii, self.num_inducing)
+        if self.is_nngp:
+            return IdentityPlan(ii)
+        if not self._ready:
+            raise NotInitialisedError(
+                "this Gram layer starts at the kernel of the layer below, which it has not seen;"
+                " call initialise(images, labels) on the model, initialise(gram) on the layer, or"
+                " load a state_dict first"
+            )
+        kernel_factor = cholesky(ii, "the kernel matrix K_ii")
+        free = self.factor.tril()
+        if self.log_scale is not None:
+            free = free * (0.5 * self.log_scale).exp()
+        if self.parameterisation == "whitened":
+            spread, factor = free, kernel_factor @ free
+        else:
+            spread, factor = whiten(kernel_factor, free), free
+        value = whitened_kl(spread if self.nu else spread.detach())
+        return _GramPlan(
+            factor @ factor.T,
+            {"": LayerKL(value, self.nu)},
+            whitening=inverse_of_lower(kernel_factor),
+            spread=spread,
+            factor=factor,
+        )
+
+    @torch.no_grad()
+    def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
+        require_inducing(gram.ii, self.num_inducing)
+        if not self.is_nngp:
+            start = torch.eye(self.num_inducing, dtype=INDUCING_DTYPE, device=gram.device)
+            if self.parameterisation == "direct":
+                start = cholesky(gram.ii, "the kernel matrix K_ii")
+            self.factor.copy_(self.initial_scale**0.5 * start)
+            if self.log_scale is not None:
+                self.log_scale.zero_()
+            self._set_ready(True)
+        return self(gram)
+
+    def _set_ready(self, ready: bool) -> None:
+        self._ready = ready
+        self.initialised.fill_(ready)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if not self.is_nngp and not self.initialised.is_meta:
+            self._ready = bool(self.initialised)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_inducing}, nu={self.nu:g}, parameterisation={self.parameterisation!r}"

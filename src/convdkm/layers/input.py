@@ -1,0 +1,206 @@
+r"""The first Gram, :math:`G^0`: from images or vectors, and learned inducing inputs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from convdkm.errors import InvalidInputError, NotInitialisedError
+from convdkm.gram import INDUCING_DTYPE, Gram
+from convdkm.layers.base import keep_dtype
+from convdkm.layers.conv import Border, check_choice, window_variance
+from convdkm.layers.window import Padding, Size, Window
+
+
+class Input(nn.Module):
+    """Base class of what turns data into the first Gram.
+
+    The inducing inputs ``inducing`` are a float64 parameter, drawn from data by
+    :meth:`initialise`. :meth:`inducing_block` is free of data; :meth:`data` gives the other blocks.
+    """
+
+    inducing: Tensor
+    initialised: Tensor
+    sample_shape: tuple[int | None, ...]
+    """Shape of one image or vector; None for an axis of any length."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.inducing = nn.Parameter(torch.zeros(shape, dtype=INDUCING_DTYPE))
+        self.register_buffer("initialised", torch.tensor(False))
+        self._ready = False
+
+    @property
+    def num_inducing(self) -> int:
+        return self.inducing.shape[0]
+
+    def inducing_block(self) -> Tensor:
+        r""":math:`G^0_{ii} = \tfrac1M Z Z^T` for inducing inputs Z with M entries each."""
+        self.require_ready()
+        flat = self.inducing.flatten(1)
+        return flat @ flat.T / flat.shape[1]
+
+    def data(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """The blocks ``it`` and ``tt`` of checked inputs."""
+        raise NotImplementedError(f"{type(self).__name__} must define data(inputs)")
+
+    def candidates(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
+        """``num_inducing`` inducing inputs drawn at random from ``inputs``."""
+        raise NotImplementedError(
+            f"{type(self).__name__} must define candidates(inputs, generator)"
+        )
+
+    def forward(self, inputs: Tensor) -> Gram:
+        it, tt = self.data(inputs)
+        return Gram(self.inducing_block(), it, tt)
+
+    @torch.no_grad()
+    def initialise(self, inputs: Tensor, generator: torch.Generator | None = None) -> Gram:
+        """Draw the inducing inputs from data, and return the first Gram."""
+        self.inducing.copy_(self.candidates(inputs, generator).to(self.inducing))
+        self._ready = True
+        self.initialised.fill_(True)
+        return self(inputs)
+
+    def require_ready(self) -> None:
+        if not self._ready:
+            raise NotInitialisedError(
+                "the inducing inputs have not been drawn from data; call initialise(images, labels)"
+                " on the model, or load a state_dict first"
+            )
+
+    def check(self, inputs: Tensor) -> None:
+        """Raise unless ``inputs`` is a batch of finite samples of the right shape."""
+        expected = self.sample_shape
+        axes = ", ".join("any" if size is None else str(size) for size in expected)
+        if not isinstance(inputs, Tensor):
+            raise InvalidInputError(
+                f"inputs must be a torch.Tensor of shape (N, {axes}), got {type(inputs).__name__}"
+            )
+        if not inputs.dtype.is_floating_point:
+            raise InvalidInputError(
+                f"inputs must be floating-point, got {inputs.dtype}; convert and scale them first"
+            )
+        fits = inputs.ndim == len(expected) + 1 and all(
+            size is None or size == actual
+            for size, actual in zip(expected, inputs.shape[1:], strict=True)
+        )
+        if not fits:
+            raise InvalidInputError(
+                f"inputs must have shape (N, {axes}), got {tuple(inputs.shape)}"
+            )
+        if inputs.shape[0] == 0 or 0 in inputs.shape:
+            raise InvalidInputError(f"the batch is empty: shape {tuple(inputs.shape)}")
+        if not inputs.is_meta:
+            bad = ~torch.isfinite(inputs)
+            if bool(bad.any()):
+                which = bad.flatten(1).any(1).nonzero().flatten().tolist()
+                shown = ", ".join(map(str, which[:5])) + (", …" if len(which) > 5 else "")
+                raise InvalidInputError(
+                    f"{int(bad.sum())} input values are NaN or infinite, in samples {shown}"
+                )
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        return super()._apply(keep_dtype(fn), recurse)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if not self.initialised.is_meta:
+            self._ready = bool(self.initialised)
+
+
+class PatchInput(Input):
+    r"""Gram of the patches of images, with inducing patches Z.
+
+    .. math::
+        G^0_{ii} = \tfrac{1}{CD} \sum_{dc} Z_{i,dc} Z_{j,dc}, \quad
+        G^0_{it} = \tfrac{1}{CD} \sum_{dc} Z_{i,dc} X_{j(s+d),c}, \quad
+        g^0_{tt} = \tfrac{1}{CD} \sum_{dc} X_{j(s+d),c}^2
+
+    for images with C channels and patches of D places: the Gram of a first convolution.
+
+    Args:
+        in_channels: C.
+        num_inducing: :math:`P_i`.
+        kernel_size, stride, padding, dilation, border, ndim: as in :class:`Conv`.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        num_inducing: int,
+        kernel_size: Size = 3,
+        *,
+        stride: Size = 1,
+        padding: Padding = "same",
+        dilation: Size = 1,
+        border: Border = "zero",
+        ndim: int = 2,
+    ) -> None:
+        if min(in_channels, num_inducing) < 1:
+            raise InvalidInputError(
+                "in_channels and num_inducing must be positive,"
+                f" got {in_channels} and {num_inducing}"
+            )
+        check_choice("border", border, Border)
+        window = Window.of(kernel_size, stride, padding, dilation, ndim)
+        super().__init__((num_inducing, in_channels, *window.size))
+        self.window, self.in_channels, self.border = window, in_channels, border
+        self.sample_shape = (in_channels, *(None,) * ndim)
+
+    def data(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        weight = self.inducing / (self.in_channels * self.window.count)
+        it = self.window.convolve(inputs, weight.to(inputs.dtype))
+        return it, window_variance(self.window, inputs.square().mean(1), self.border)
+
+    def candidates(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
+        places = math.prod(self.window.output_space(inputs.shape[2:]))
+        total = len(inputs) * places
+        if total < self.num_inducing:
+            raise InvalidInputError(
+                f"{self.num_inducing} inducing patches were asked for, but {len(inputs)} images of"
+                f" shape {tuple(inputs.shape[1:])} hold only {total} patches"
+            )
+        # One patch of each image in turn, so that no image or class is favoured.
+        rounds = -(-self.num_inducing // len(inputs))
+        where = torch.stack(
+            [torch.randperm(places, generator=generator)[:rounds] for _ in range(len(inputs))], 1
+        )
+        which = torch.arange(len(inputs)).expand_as(where)
+        where, which = where.flatten()[: self.num_inducing], which.flatten()[: self.num_inducing]
+        return self.window.patches(inputs, which.to(inputs.device), where.to(inputs.device))
+
+    def extra_repr(self) -> str:
+        return f"{self.in_channels}, {self.num_inducing}, {self.window}, border={self.border!r}"
+
+
+class VectorInput(Input):
+    r"""Gram of vectors, with inducing vectors Z: :math:`G^0 = \tfrac1{N_0} X X^T` over both."""
+
+    def __init__(self, in_features: int, num_inducing: int) -> None:
+        if min(in_features, num_inducing) < 1:
+            raise InvalidInputError(
+                "in_features and num_inducing must be positive,"
+                f" got {in_features} and {num_inducing}"
+            )
+        super().__init__((num_inducing, in_features))
+        self.in_features = in_features
+        self.sample_shape = (in_features,)
+
+    def data(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        it = inputs @ self.inducing.to(inputs.dtype).T / self.in_features
+        return it, inputs.square().mean(1)
+
+    def candidates(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
+        if len(inputs) < self.num_inducing:
+            raise InvalidInputError(
+                f"{self.num_inducing} inducing points were asked for, but there are only"
+                f" {len(inputs)} vectors to draw them from"
+            )
+        return inputs[torch.randperm(len(inputs), generator=generator)[: self.num_inducing]]
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.num_inducing}"

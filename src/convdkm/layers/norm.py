@@ -1,0 +1,291 @@
+r"""Normalisation and scaling of Gram matrices (appendix C), and centring.
+
+The analogue of batch normalisation divides every feature vector by a norm and multiplies it by a
+learned scale; on a Gram that is
+
+.. math::
+    N^{ii}_{ij} = G^{ii}_{ij}\frac{\psi_i\psi_j}{a_i a_j}, \quad
+    N^{it}_{i,js} = G^{it}_{i,js}\frac{\psi_i\Psi_s}{a_i A_{js}}, \quad
+    N^{tt}_{ir,ir} = G^{tt}_{ir,ir}\frac{\Psi_r^2}{A_{ir}^2}.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
+from convdkm.gram import INDUCING_DTYPE, Gram
+from convdkm.layers.base import LazyState, Plan
+from convdkm.layers.conv import check_choice
+from convdkm.numerics import cholesky, explained, inverse_of_lower, left_multiply, mix
+
+InducingNorm = Literal["none", "batch", "local"]
+DataNorm = Literal["none", "batch", "image", "location", "local"]
+InducingScale = Literal["none", "batch", "local"]
+DataScale = Literal["none", "batch", "location"]
+Statistics = Literal["running", "batch"]
+
+
+def _inverse_root(variance: Tensor) -> Tensor:
+    """``variance^(-1/2)``, and zero where the variance is zero."""
+    zero = variance <= 0
+    return variance.masked_fill(zero, 1).rsqrt().masked_fill(zero, 0)
+
+
+class _Running(LazyState):
+    """A layer with a statistic of the batch that evaluation takes from a running average."""
+
+    momentum: float
+    statistics: Statistics
+
+    def _set_up(self, momentum: float, statistics: Statistics) -> None:
+        check_choice("statistics", statistics, Statistics)
+        if not 0 < momentum <= 1:
+            raise InvalidInputError(f"momentum must lie in (0, 1], got {momentum}")
+        self.momentum, self.statistics = momentum, statistics
+
+    def _current(self, name: str, batch: Tensor) -> Tensor:
+        """The statistic to use: of the batch in training, and the running one in evaluation."""
+        running = getattr(self, name)
+        if self.training or self.statistics == "batch":
+            if self.training and running is not None:
+                with torch.no_grad():
+                    running.lerp_(batch.detach().to(running.dtype), self.momentum)
+            return batch
+        if running is None:
+            raise NotInitialisedError(
+                "this layer needs the running statistics of its batches, and has seen none; call"
+                " initialise(images, labels) on the model, or load a state_dict first"
+            )
+        if running.shape != batch.shape:
+            raise GramError(
+                f"this layer's running statistics are for shape {tuple(running.shape)}, but the"
+                f" incoming Gram needs {tuple(batch.shape)}; were the images of another size?"
+            )
+        return running.to(batch.dtype)
+
+
+class _NormPlan(Plan):
+    def __init__(self, norm: Norm, ii: Tensor, inducing: Tensor | None) -> None:
+        super().__init__(ii)
+        self.norm, self.inducing = norm, inducing
+
+    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
+        if self.inducing is not None:
+            it = mix(self.inducing, it)
+        scale = self.norm.data_factor(tt)
+        if scale is None:
+            return it, tt
+        return it * scale.unsqueeze(1), tt * scale.square()
+
+    def split(self) -> tuple[Tensor, Plan] | None:
+        return (
+            None if self.inducing is None else (self.inducing, _NormPlan(self.norm, self.ii, None))
+        )
+
+    def premultiplied(self, matrix: Tensor) -> Plan | None:
+        if self.inducing is None:
+            return None
+        return _NormPlan(self.norm, self.ii, left_multiply(matrix, self.inducing))
+
+
+class Norm(_Running):
+    r"""Normalisation and scaling of both blocks, in every combination of appendix C.
+
+    Args:
+        inducing: :math:`a_i`: ``"none"``, ``"batch"`` (mean of the diagonal of G_ii) or ``"local"``
+            (each point's own).
+        data: :math:`A_{ir}`: ``"none"``, ``"batch"`` (mean of g_tt over images and places),
+            ``"image"`` (over an image's places), ``"location"`` (over images, for each place) or
+            ``"local"`` (each pixel's own).
+        inducing_scale: ψ: ``"none"``, ``"batch"`` (one number) or ``"local"`` (one per inducing
+            point).
+        data_scale: Ψ: ``"none"``, ``"batch"`` (one number) or ``"location"`` (one per place).
+        statistics: what ``"batch"`` and ``"location"`` divide by in evaluation: ``"running"``
+            averages of training, or (the published runs) those of the ``"batch"`` at hand, in
+            which case a prediction depends on its neighbours.
+        momentum: weight of the newest batch in the running averages.
+
+    Scales are learned through their logarithms. Those with a shape (``"local"``, ``"location"``)
+    and running averages by location are made by :meth:`initialise`, or by ``load_state_dict``.
+    """
+
+    _lazy_parameters = ("log_inducing_scale", "log_data_scale")
+    _lazy_buffers = ("running_variance",)
+    log_inducing_scale: Tensor | None
+    log_data_scale: Tensor | None
+    running_variance: Tensor | None
+
+    def __init__(
+        self,
+        inducing: InducingNorm = "batch",
+        data: DataNorm = "batch",
+        inducing_scale: InducingScale = "batch",
+        data_scale: DataScale = "batch",
+        *,
+        statistics: Statistics = "running",
+        momentum: float = 0.1,
+    ) -> None:
+        super().__init__()
+        check_choice("inducing", inducing, InducingNorm)
+        check_choice("data", data, DataNorm)
+        check_choice("inducing_scale", inducing_scale, InducingScale)
+        check_choice("data_scale", data_scale, DataScale)
+        self._set_up(momentum, statistics)
+        self.inducing, self.data = inducing, data
+        self.inducing_scale, self.data_scale = inducing_scale, data_scale
+        zero = torch.zeros((), dtype=INDUCING_DTYPE)
+        for name in self._lazy_parameters:
+            self.register_parameter(name, None)
+        self.register_buffer("running_variance", None)
+        if inducing_scale == "batch":
+            self.log_inducing_scale = nn.Parameter(zero.clone())
+        if data_scale == "batch":
+            self.log_data_scale = nn.Parameter(zero.clone())
+        if data == "batch":
+            self.register_buffer("running_variance", zero + 1)
+
+    def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
+        if self.inducing_scale != "none":
+            points = (gram.num_inducing,) if self.inducing_scale == "local" else ()
+            self.materialise("log_inducing_scale", torch.zeros(points, device=gram.device))
+        if self.data_scale != "none":
+            places = gram.space if self.data_scale == "location" else ()
+            self.materialise("log_data_scale", torch.zeros(places, device=gram.device))
+        if self.data in ("batch", "location"):
+            self.materialise("running_variance", self._batch_variance(gram.tt))
+        return self(gram)
+
+    def plan(self, ii: Tensor) -> Plan:
+        factor: Tensor | None = None
+        if self.inducing != "none":
+            own = ii.diagonal()
+            factor = _inverse_root(own.mean() if self.inducing == "batch" else own)
+        if self.inducing_scale != "none":
+            scale = self._scale(self.log_inducing_scale, ii.shape[:1]).exp()
+            factor = scale if factor is None else factor * scale
+        if factor is None:
+            return _NormPlan(self, ii, None)
+        factor = factor.expand(ii.shape[0])
+        return _NormPlan(self, ii * torch.outer(factor, factor), factor)
+
+    def data_factor(self, tt: Tensor) -> Tensor | None:
+        """``Ψ / A`` for every pixel, ``(N, *space)``; None if it is one everywhere."""
+        factor: Tensor | None = None
+        if self.data != "none":
+            variance = self._batch_variance(tt)
+            if self.data in ("batch", "location"):
+                variance = self._current("running_variance", variance)
+            factor = _inverse_root(variance)
+        if self.data_scale != "none":
+            scale = self._scale(self.log_data_scale, tt.shape[1:]).exp().to(tt.dtype)
+            factor = scale if factor is None else factor * scale
+        return None if factor is None else factor.expand(tt.shape)
+
+    def _batch_variance(self, tt: Tensor) -> Tensor:
+        """:math:`A^2`, in a shape that broadcasts to ``(N, *space)``."""
+        if self.data == "batch":
+            return tt.mean()
+        if self.data == "location":
+            return tt.mean(0)
+        if self.data == "image":
+            places = tuple(range(1, tt.ndim))
+            return tt.mean(places, keepdim=True) if places else tt
+        return tt
+
+    def _scale(self, log_scale: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+        if log_scale is None:
+            raise NotInitialisedError(
+                "this layer's scales take their shape from data; call initialise(images, labels)"
+                " on the model, initialise(gram) on the layer, or load a state_dict first"
+            )
+        if log_scale.ndim and tuple(log_scale.shape) != tuple(shape):
+            raise GramError(
+                f"this layer has a scale for each of {tuple(log_scale.shape)}, but the incoming"
+                f" Gram has {tuple(shape)}; were the images of another size?"
+            )
+        return log_scale
+
+    def extra_repr(self) -> str:
+        text = f"{self.inducing!r}, {self.data!r}, {self.inducing_scale!r}, {self.data_scale!r}"
+        return text if self.statistics == "running" else f"{text}, statistics='batch'"
+
+
+class _CentrePlan(Plan):
+    """With U = F⁻¹G_it: ``G_it ← F(U − Ū)`` and ``g_tt ← (g_tt − |U|²) + |U − Ū|²``."""
+
+    def __init__(
+        self, centre: Centre, ii: Tensor, factor: Tensor, whitening: Tensor | None, out: Tensor
+    ) -> None:
+        super().__init__(ii)
+        self.centre, self.factor, self.whitening, self.out = centre, factor, whitening, out
+
+    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
+        white = it if self.whitening is None else mix(self.whitening, it)
+        mean = self.centre.white_mean(white, self.factor)
+        centred = white - mean.reshape(-1, *(1,) * (it.ndim - 2))
+        residual = (tt - explained(white)).clamp(min=0)
+        return mix(self.out, centred), residual + explained(centred)
+
+    def premultiplied(self, matrix: Tensor) -> Plan:
+        out = left_multiply(matrix, self.out)
+        return _CentrePlan(self.centre, self.ii, self.factor, self.whitening, out)
+
+    def split(self) -> tuple[Tensor, Plan] | None:
+        if self.whitening is None:
+            return None
+        return self.whitening, _CentrePlan(self.centre, self.ii, self.factor, None, self.out)
+
+
+class Centre(_Running):
+    r"""Centring: the half of batch normalisation that subtracts a mean.
+
+    Subtracts from G_it its mean m over images and places, one number for each inducing point, and
+    corrects g_tt to match; G_ii stays. With :math:`\beta = G_{ii}^{-1} m`,
+
+    .. math:: G_{it} \leftarrow G_{it} - m, \qquad
+              g_{tt} \leftarrow g_{tt} - 2\beta^T G_{it} + \beta^T G_{ii} \beta,
+
+    which is exactly the Gram of features :math:`f_t - \sum_i \beta_i f_i` from which one fixed
+    combination of inducing features was subtracted. Not in the paper.
+
+    Args:
+        statistics: what to subtract in evaluation: the ``"running"`` mean of training, or the mean
+            of the ``"batch"`` at hand.
+        momentum: weight of the newest batch in the running mean.
+    """
+
+    _lazy_buffers = ("running_mean",)
+    running_mean: Tensor | None
+
+    def __init__(self, *, statistics: Statistics = "running", momentum: float = 0.1) -> None:
+        super().__init__()
+        self._set_up(momentum, statistics)
+        self.register_buffer("running_mean", None)
+
+    def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
+        self.materialise("running_mean", _inducing_mean(gram.it))
+        return self(gram)
+
+    def plan(self, ii: Tensor) -> Plan:
+        factor = cholesky(ii, "the Gram matrix G_ii")
+        return _CentrePlan(self, ii, factor, inverse_of_lower(factor), factor)
+
+    def white_mean(self, white: Tensor, factor: Tensor) -> Tensor:
+        """Ū = F⁻¹m, of the batch or from the running mean m."""
+        batch = factor @ _inducing_mean(white).to(factor.dtype)
+        mean = self._current("running_mean", batch)
+        return torch.linalg.solve_triangular(factor, mean[:, None], upper=False)[:, 0].to(
+            white.dtype
+        )
+
+    def extra_repr(self) -> str:
+        return "" if self.statistics == "running" else "statistics='batch'"
+
+
+def _inducing_mean(it: Tensor) -> Tensor:
+    """Mean over images and places, ``(P_i,)``."""
+    return it.mean((0, *range(2, it.ndim)))

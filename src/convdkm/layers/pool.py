@@ -1,0 +1,179 @@
+r"""Pooling, and the top layers that collapse space (appendix E)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
+from convdkm.gram import Gram
+from convdkm.layers.base import Layer, LazyState, Plan
+from convdkm.layers.window import Padding, Size, Window
+from convdkm.numerics import (
+    cholesky,
+    explained,
+    inverse_of_lower,
+    left_multiply,
+    mix,
+    standard_normal,
+)
+
+
+class _PoolPlan(Plan):
+    """Averages over windows; the variance of the average by the corrected Nyström approximation."""
+
+    def __init__(
+        self, ii: Tensor, window: Window | None, whitening: Tensor | None, factor: Tensor
+    ) -> None:
+        super().__init__(ii)
+        self.window, self.whitening, self.factor = window, whitening, factor
+
+    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
+        white = it if self.whitening is None else mix(self.whitening, it)
+        residual = (tt - explained(white)).clamp(min=0)
+        if self.window is None:
+            places = math.prod(tt.shape[1:])
+            pooled, own = white.flatten(2).mean(2), residual.flatten(1).sum(1) / places**2
+        else:
+            inside = self.window.counts(tt.shape[1:], tt)
+            pooled = _window_sums(self.window, white) / inside.unsqueeze(1)
+            own = self.window.sum(residual) / inside.square()
+        return mix(self.factor, pooled), explained(pooled) + own
+
+    def premultiplied(self, matrix: Tensor) -> Plan:
+        factor = left_multiply(matrix, self.factor)
+        return _PoolPlan(self.ii, self.window, self.whitening, factor)
+
+    def split(self) -> tuple[Tensor, Plan] | None:
+        if self.whitening is None:
+            return None
+        return self.whitening, _PoolPlan(self.ii, self.window, None, self.factor)
+
+
+def _window_sums(window: Window, maps: Tensor) -> Tensor:
+    flat = maps.flatten(0, 1)
+    return window.sum(flat).unflatten(0, maps.shape[:2])
+
+
+class AveragePool(Layer):
+    r"""Average pooling over a window, with the corrected Nyström approximation.
+
+    The variance of an average needs the covariance of every two pixels in its window, of which
+    only the diagonal is stored; the rest is taken from the inducing points,
+    :math:`G_{tt} \approx G_{ti} G_{ii}^{-1} G_{it} + D`, with the diagonal D making up what is
+    missing from g_tt:
+
+    .. math:: \Lambda_{it} = \frac1w\sum_{s} G_{it,s}, \qquad
+              \lambda_{tt} = \Lambda_{ti} G_{ii}^{-1} \Lambda_{it} + \frac1{w^2}\sum_s D_s
+
+    with w the number of places of the window inside the image.
+
+    Args:
+        kernel_size: size of the window.
+        stride: its step; the size of the window by default.
+        padding: as in :class:`Conv`; places outside the image are left out of the average.
+        ndim: number of spatial axes.
+    """
+
+    def __init__(
+        self, kernel_size: Size, *, stride: Size | None = None, padding: Padding = 0, ndim: int = 2
+    ) -> None:
+        super().__init__()
+        self.window = Window.of(
+            kernel_size, kernel_size if stride is None else stride, padding, 1, ndim
+        )
+        for size, pads in zip(self.window.size, self.window.padding, strict=True):
+            if max(pads) >= size:
+                raise InvalidInputError(
+                    f"padding {max(pads)} leaves windows of size {size} wholly outside the image"
+                )
+
+    def plan(self, ii: Tensor) -> Plan:
+        factor = cholesky(ii, "the Gram matrix G_ii")
+        return _PoolPlan(ii, self.window, inverse_of_lower(factor), factor)
+
+    def extra_repr(self) -> str:
+        return str(self.window)
+
+
+class GlobalAveragePool(Layer):
+    """Average over all places of an image (appendix E.3); leaves a Gram without space."""
+
+    def plan(self, ii: Tensor) -> Plan:
+        factor = cholesky(ii, "the Gram matrix G_ii")
+        return _PoolPlan(ii, None, inverse_of_lower(factor), factor)
+
+
+class _FlattenPlan(Plan):
+    """A convolution whose filter is the whole image."""
+
+    def __init__(self, ii: Tensor, weight: Tensor | None) -> None:
+        super().__init__(ii)
+        self.weight = weight
+
+    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
+        if self.weight is None:
+            return it.flatten(2).mean(2), tt.flatten(1).mean(1)
+        if it.shape[1:] != self.weight.shape[1:]:
+            raise GramError(
+                f"this layer was made for places {tuple(self.weight.shape[2:])}, but the incoming"
+                f" Gram has {tuple(it.shape[2:])}; were the images of another size?"
+            )
+        return it.flatten(1) @ self.weight.flatten(1).T.to(it.dtype), tt.flatten(1).mean(1)
+
+    def premultiplied(self, matrix: Tensor) -> Plan | None:
+        if self.weight is None:
+            return None
+        weight = left_multiply(matrix, self.weight.flatten(1)).reshape(-1, *self.weight.shape[1:])
+        return _FlattenPlan(self.ii, weight)
+
+
+class Flatten(LazyState):
+    r"""The linear top layer (appendix E.1): a separate weight for every place of the image.
+
+    .. math::
+        \Lambda^{ii}_{ij} = \tfrac1S \sum_s \sum_{i'j'} C_{si,i'} C_{sj,j'} G^{ii}_{i'j'}, \quad
+        \Lambda^{it}_{i,j} = \tfrac1S \sum_s \sum_{i'} C_{si,i'} G^{it}_{i',js}, \quad
+        \lambda^{tt}_{i} = \tfrac1S \sum_s G^{tt}_{is,is}
+
+    Args:
+        out_inducing: with mixing weights: :math:`P_i` of the outgoing Gram. Without (None), each
+            inducing point stands for the image that is itself everywhere, :math:`C_s = I`.
+
+    Mixing weights take their shape from the images, at :meth:`initialise` or ``load_state_dict``.
+    """
+
+    _lazy_parameters = ("weight",)
+    weight: Tensor | None
+
+    def __init__(self, out_inducing: int | None = None) -> None:
+        super().__init__()
+        if out_inducing is not None and out_inducing < 1:
+            raise InvalidInputError(f"out_inducing must be positive, got {out_inducing}")
+        self.out_inducing = out_inducing
+        self.register_parameter("weight", None)
+
+    def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
+        if self.out_inducing is not None:
+            shape = (self.out_inducing, gram.num_inducing, *gram.space)
+            drawn = standard_normal(shape, generator).to(gram.device)
+            self.materialise("weight", drawn * gram.num_inducing**-0.5)
+        return self(gram)
+
+    def plan(self, ii: Tensor) -> Plan:
+        if self.out_inducing is None:
+            return _FlattenPlan(ii, None)
+        if self.weight is None:
+            raise NotInitialisedError(
+                "the weights of a linear top layer take their shape from the images; call"
+                " initialise(images, labels) on the model, or load a state_dict first"
+            )
+        by_place = self.weight.flatten(2).permute(2, 0, 1)
+        mixed = (by_place @ ii @ by_place.mT).mean(0)
+        places = by_place.shape[0]
+        return _FlattenPlan(0.5 * (mixed + mixed.T), self.weight / places)
+
+    def extra_repr(self) -> str:
+        return "" if self.out_inducing is None else f"out_inducing={self.out_inducing}"

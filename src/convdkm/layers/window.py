@@ -1,0 +1,158 @@
+"""Sliding windows over 1-D, 2-D or 3-D grids: the geometry shared by convolution and pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from convdkm.errors import GramError, InvalidInputError
+
+Size = int | Sequence[int]
+Padding = int | Sequence[int] | str
+
+_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
+
+def _per_axis(name: str, value: Size, ndim: int, least: int) -> tuple[int, ...]:
+    values = (value,) * ndim if isinstance(value, int) else tuple(value)
+    if len(values) != ndim or any(not isinstance(v, int) or v < least for v in values):
+        raise InvalidInputError(
+            f"{name} must be an integer or {ndim} integers, each at least {least}; got {value!r}"
+        )
+    return values
+
+
+@dataclass(frozen=True)
+class Window:
+    """A filter's footprint: size, stride, dilation, and zeros put around the image.
+
+    ``padding`` holds the zeros (before, after) each axis.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of(
+        cls, size: Size, stride: Size = 1, padding: Padding = 0, dilation: Size = 1, ndim: int = 2
+    ) -> Window:
+        """Check and complete the arguments of a convolution.
+
+        ``padding="same"`` centres the filter on every ``stride``-th place (for an even extent the
+        extra zero comes after the image); ``"valid"`` adds no zeros.
+        """
+        if ndim not in (1, 2, 3):
+            raise InvalidInputError(f"data may have 1, 2 or 3 spatial axes, got ndim={ndim}")
+        sizes = _per_axis("kernel_size", size, ndim, 1)
+        dilations = _per_axis("dilation", dilation, ndim, 1)
+        pads: tuple[tuple[int, int], ...]
+        if padding == "same":
+            extents = [d * (k - 1) for d, k in zip(dilations, sizes, strict=True)]
+            pads = tuple((extent // 2, extent - extent // 2) for extent in extents)
+        elif padding == "valid":
+            pads = ((0, 0),) * ndim
+        elif isinstance(padding, str):
+            raise InvalidInputError(f"padding must be 'same', 'valid' or integers, got {padding!r}")
+        else:
+            pads = tuple((p, p) for p in _per_axis("padding", padding, ndim, 0))
+        return cls(sizes, _per_axis("stride", stride, ndim, 1), dilations, pads)
+
+    @property
+    def ndim(self) -> int:
+        return len(self.size)
+
+    @property
+    def count(self) -> int:
+        """D, the number of places in the filter."""
+        return math.prod(self.size)
+
+    def output_space(self, space: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the grid that the window's positions form on a grid of shape ``space``."""
+        self.require_space(space)
+        return tuple(
+            (s + before + after - d * (k - 1) - 1) // stride + 1
+            for s, (before, after), d, k, stride in zip(
+                space, self.padding, self.dilation, self.size, self.stride, strict=True
+            )
+        )
+
+    def require_space(self, space: Sequence[int]) -> None:
+        """Raise unless the window fits a grid of shape ``space``."""
+        if len(space) != self.ndim:
+            raise GramError(
+                f"this layer works on {self.ndim}-D data, got a grid of shape {tuple(space)}"
+            )
+        for axis, s in enumerate(space):
+            extent = self.dilation[axis] * (self.size[axis] - 1) + 1
+            if s + sum(self.padding[axis]) < extent:
+                raise GramError(
+                    f"the filter spans {extent} places along axis {axis}, but the grid"
+                    f" {tuple(space)} with its padding has only {s + sum(self.padding[axis])}"
+                )
+
+    def pad(self, maps: Tensor) -> Tensor:
+        """Zeros around ``(N, P, *space)``."""
+        flat = [amount for pair in reversed(self.padding) for amount in pair]
+        return F.pad(maps, flat) if any(flat) else maps
+
+    def convolve(self, maps: Tensor, weight: Tensor) -> Tensor:
+        """Convolve ``(N, P, *space)`` with ``(Q, P, *size)``."""
+        self.require_space(maps.shape[2:])
+        before = tuple(pair[0] for pair in self.padding)
+        if any(pair[0] != pair[1] for pair in self.padding):
+            maps, before = self.pad(maps), (0,) * self.ndim
+        convolution = _CONVOLUTIONS[self.ndim]
+        return convolution(maps, weight, None, self.stride, before, self.dilation)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Sum of ``(N, *space)`` over every window; zero outside the image."""
+        weight = values.new_ones(1, 1, *self.size)
+        return self.convolve(values.unsqueeze(1), weight).squeeze(1)
+
+    def counts(self, space: Sequence[int], like: Tensor) -> Tensor:
+        """How many places of each window lie inside the image, shape ``(1, *output_space)``."""
+        return self.sum(like.new_ones(1, *space))
+
+    def patches(self, maps: Tensor, images: Tensor, places: Tensor) -> Tensor:
+        """The window's content at chosen positions.
+
+        Args:
+            maps: ``(N, P, *space)``.
+            images: which image, ``(M,)``.
+            places: which output place, as a flat index into ``output_space``, ``(M,)``.
+
+        Returns:
+            ``(M, P, *size)``, zero outside the image.
+        """
+        padded = self.pad(maps)
+        output = self.output_space(maps.shape[2:])
+        corner = torch.unravel_index(places, output)
+        index: list[Tensor] = [images.reshape(-1, *(1,) * self.ndim)]
+        for axis in range(self.ndim):
+            offsets = torch.arange(self.size[axis], device=maps.device) * self.dilation[axis]
+            shape = [-1] + [1] * self.ndim
+            along = [1] * (self.ndim + 1)
+            along[axis + 1] = -1
+            start = corner[axis].reshape(shape) * self.stride[axis]
+            index.append(start + offsets.reshape(along))
+        gathered = padded.movedim(1, -1)[tuple(index)]
+        return gathered.movedim(-1, 1)
+
+    def __str__(self) -> str:
+        parts = [f"kernel_size={self.size}"]
+        if any(s != 1 for s in self.stride):
+            parts.append(f"stride={self.stride}")
+        if any(d != 1 for d in self.dilation):
+            parts.append(f"dilation={self.dilation}")
+        if any(any(pair) for pair in self.padding):
+            symmetric = all(a == b for a, b in self.padding)
+            shown = tuple(a for a, _ in self.padding) if symmetric else self.padding
+            parts.append(f"padding={shown}")
+        return ", ".join(parts)

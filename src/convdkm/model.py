@@ -1,0 +1,303 @@
+r"""The whole machine: input, layers, head, likelihood, and the objective that ties them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from convdkm.errors import InvalidInputError, located
+from convdkm.gram import INDUCING_DTYPE, Gram
+from convdkm.head import GPHead, HeadPlan, Marginals
+from convdkm.layers.base import Layer, LayerKL, Plan
+from convdkm.layers.compose import prefixed
+from convdkm.layers.input import Input
+from convdkm.likelihoods import Likelihood
+from convdkm.prediction import Prediction
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    r"""The mini-batch objective of appendix D, per image, and its parts; to be maximised.
+
+    .. math:: \mathcal L = \tfrac1B\sum_{p} E_Q[\log P(y_p|f_p)]
+              - \tfrac1{N}\left[D_{KL}^{head} + \sum_\ell \nu_\ell D_{KL}^\ell\right]
+
+    Attributes:
+        expected_log_likelihood: mean over the batch, in nats.
+        head_kl: divergence of the head's Q from its prior, as it enters the objective.
+        kl: each Gram layer's divergence and weight, by the layer's name.
+        num_data: N, the number of training images.
+    """
+
+    expected_log_likelihood: Tensor
+    head_kl: Tensor
+    kl: dict[str, LayerKL]
+    num_data: int
+
+    @property
+    def regulariser(self) -> Tensor:
+        r""":math:`\sum_\ell \nu_\ell D_{KL}^\ell`, not yet divided by the number of images."""
+        terms = [term.weighted for term in self.kl.values()]
+        return torch.stack(terms).sum() if terms else torch.zeros_like(self.head_kl)
+
+    @property
+    def total(self) -> Tensor:
+        """The objective itself."""
+        penalty = (self.head_kl + self.regulariser) / self.num_data
+        return self.expected_log_likelihood - penalty
+
+    def __repr__(self) -> str:
+        def show(value: Tensor) -> str:
+            return f"{float(value.detach()):.6g}"
+
+        layers = ", ".join(f"{name}: {show(term.value)}" for name, term in self.kl.items())
+        return (
+            f"Objective(total={show(self.total)},"
+            f" expected_log_likelihood={show(self.expected_log_likelihood)},"
+            f" head_kl={show(self.head_kl)}, kl={{{layers}}}, num_data={self.num_data})"
+        )
+
+
+class ModelPlan:
+    """A model whose inducing chain has been worked out: what is left needs data only."""
+
+    def __init__(self, body: Plan, head: HeadPlan, kl: dict[str, LayerKL]) -> None:
+        self.kl, self.head_kl = kl, head.kl
+        split = head.split()
+        absorbed = body.premultiplied(split[0]) if split is not None else None
+        if split is not None and absorbed is not None:
+            body, head = absorbed, split[1]
+        self.body, self.head = body, head
+
+    def marginals(self, it: Tensor, tt: Tensor) -> Marginals:
+        with located("body"):
+            it, tt = self.body.data(it, tt)
+        with located("head"):
+            return self.head.marginals(it, tt)
+
+
+class DeepKernelMachine(nn.Module):
+    """A deep kernel machine: ``input → body → head → likelihood``.
+
+    Args:
+        input: makes the first Gram: :class:`PatchInput` or :class:`VectorInput`.
+        body: Gram → Gram; its output has no space left.
+        head: Gram → marginals of the top-layer functions.
+        likelihood: how targets depend on those functions.
+        head_kl: how the head's KL enters the objective: the ``"sum"`` over the outputs (the paper),
+            or their ``"mean"`` (the published runs).
+        dtype: precision of the data path, float32 by default; later changed by ``.to(dtype)``. The
+            inducing chain is float64 always.
+    """
+
+    _precision: Tensor
+
+    def __init__(
+        self,
+        input: Input,
+        body: Layer,
+        head: GPHead,
+        likelihood: Likelihood,
+        *,
+        head_kl: str = "sum",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        for name, value, kind in (
+            ("input", input, Input),
+            ("body", body, Layer),
+            ("head", head, GPHead),
+            ("likelihood", likelihood, Likelihood),
+        ):
+            if not isinstance(value, kind):
+                raise InvalidInputError(f"{name} must be a {kind.__name__}, got {value!r}")
+        if head_kl not in ("sum", "mean"):
+            raise InvalidInputError(f"head_kl must be 'sum' or 'mean', got {head_kl!r}")
+        if head.num_outputs != likelihood.num_outputs:
+            raise InvalidInputError(
+                f"the head has {head.num_outputs} outputs, the likelihood {likelihood.num_outputs}"
+            )
+        self.input, self.body, self.head, self.likelihood = input, body, head, likelihood
+        self.head_kl = head_kl
+        self.register_buffer("_precision", torch.empty(0, dtype=dtype), persistent=False)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the data path."""
+        return self._precision.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self._precision.device
+
+    # -- from data -----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def initialise(
+        self,
+        inputs: Tensor,
+        targets: Tensor | None = None,
+        *,
+        seed: int | None = None,
+        max_images: int = 512,
+    ) -> DeepKernelMachine:
+        """Set everything that comes from data: inducing inputs, mixing weights, Gram layers.
+
+        Args:
+            inputs: training images or vectors; at most ``max_images`` of them are used.
+            targets: their labels; where they are classes, the images used are balanced.
+            seed: of every random choice; torch's global generator if not given.
+            max_images: images propagated through the model.
+
+        Returns:
+            The model itself.
+        """
+        self.input.check(inputs)
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        chosen = _balanced(len(inputs), targets, max_images, generator)
+        if targets is not None:
+            self.likelihood.check_targets(targets, len(inputs))
+        chosen = chosen.to(inputs.device)
+        inputs = inputs[chosen].to(self.device, self.dtype)
+        with located("input"):
+            gram = self.input.initialise(inputs, generator)
+        with located("body"):
+            gram = self.body.initialise(gram, generator)
+        with located("head"):
+            self.head.draw(generator)
+            self.head(gram)
+        return self
+
+    # -- the machine ---------------------------------------------------------------------------
+
+    def plan(self) -> ModelPlan:
+        """Work out the inducing chain: every matrix that does not depend on data, and every KL."""
+        with located("input"):
+            ii = self.input.inducing_block()
+        with located("body"):
+            body = self.body.plan(ii)
+        with located("head"):
+            head = self.head.plan(body.ii)
+        return ModelPlan(body, head, prefixed("body", body.kl))
+
+    def gram(self, inputs: Tensor) -> Gram:
+        """The final Gram, that which the head sees."""
+        gram = self.input(self._checked(inputs))
+        with located("body"):
+            return self.body(gram)
+
+    def marginals(self, inputs: Tensor) -> Marginals:
+        """Mean and variance of the top-layer functions at every image, with gradients."""
+        return self._marginals(self.plan(), self._checked(inputs))
+
+    def forward(self, inputs: Tensor) -> Marginals:
+        return self.marginals(inputs)
+
+    def objective(
+        self, inputs: Tensor, targets: Tensor, *, num_data: int | None = None
+    ) -> Objective:
+        """The objective on a mini-batch, to be maximised.
+
+        Args:
+            inputs: a batch of images or vectors.
+            targets: their labels, or real targets.
+            num_data: size of the whole training set; the size of the batch if not given.
+        """
+        inputs = self._checked(inputs)
+        targets = self.likelihood.check_targets(targets, len(inputs)).to(self.device)
+        if num_data is None:
+            num_data = len(inputs)
+        if num_data < 1:
+            raise InvalidInputError(f"num_data must be positive, got {num_data}")
+        plan = self.plan()
+        marginals = self._marginals(plan, inputs)
+        expected = self.likelihood.expected_log_prob(marginals, targets).mean()
+        head_kl = plan.head_kl.expand(self.head.num_outputs)
+        head_kl = head_kl.sum() if self.head_kl == "sum" else head_kl.mean()
+        return Objective(expected.to(INDUCING_DTYPE), head_kl, plan.kl, num_data)
+
+    @torch.no_grad()
+    def predict(self, inputs: Tensor, *, batch_size: int | None = None) -> Prediction:
+        """Predictive distribution, by the statistics of evaluation whatever the model's mode.
+
+        Args:
+            inputs: images or vectors.
+            batch_size: how many to work on at a time, to bound memory; all by default.
+        """
+        with evaluating(self):
+            return self._predict(self.plan(), inputs, batch_size)
+
+    @torch.no_grad()
+    def folded(self) -> Predictor:
+        """A frozen copy for prediction, whose inducing chain is worked out once and for all."""
+        return Predictor(self)
+
+    def _marginals(self, plan: ModelPlan, inputs: Tensor) -> Marginals:
+        with located("input"):
+            it, tt = self.input.data(inputs)
+        return plan.marginals(it, tt)
+
+    def _predict(self, plan: ModelPlan, inputs: Tensor, batch_size: int | None) -> Prediction:
+        self.input.check(inputs)
+        if batch_size is not None and batch_size < 1:
+            raise InvalidInputError(f"batch_size must be positive, got {batch_size}")
+        parts = [
+            self.likelihood.predict(self._marginals(plan, part.to(self.device, self.dtype)))
+            for part in inputs.split(batch_size or len(inputs))
+        ]
+        return parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
+
+    def _checked(self, inputs: Tensor) -> Tensor:
+        self.input.check(inputs)
+        return inputs.to(self.device, self.dtype)
+
+
+class Predictor:
+    """Prediction with a constant inducing chain; made by :meth:`DeepKernelMachine.folded`.
+
+    It is a snapshot: training the model further does not change it.
+    """
+
+    def __init__(self, model: DeepKernelMachine) -> None:
+        self._model = copy.deepcopy(model).eval().requires_grad_(False)
+        self._plan = self._model.plan()
+
+    @torch.no_grad()
+    def predict(self, inputs: Tensor, *, batch_size: int | None = None) -> Prediction:
+        """As :meth:`DeepKernelMachine.predict`."""
+        return self._model._predict(self._plan, inputs, batch_size)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; every module's own mode is restored after it."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _balanced(
+    count: int, targets: Tensor | None, most: int, generator: torch.Generator | None
+) -> Tensor:
+    """At most ``most`` indices in random order; taking classes in turn where there are classes."""
+    if most < 1:
+        raise InvalidInputError(f"max_images must be positive, got {most}")
+    order = torch.randperm(count, generator=generator)
+    classes = targets is not None and targets.ndim == 1 and not targets.dtype.is_floating_point
+    if targets is None or not classes or len(targets) != count:
+        return order[:most]
+    labels = targets.detach().cpu()[order]
+    rank = torch.empty(count, dtype=torch.long)
+    for label in labels.unique():
+        members = (labels == label).nonzero().flatten()
+        rank[members] = torch.arange(len(members))
+    return order[torch.argsort(rank, stable=True)][:most]

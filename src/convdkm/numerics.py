@@ -1,0 +1,162 @@
+r"""The only place that factorises a matrix.
+
+Everything here works on the inducing chain, in float64. The building block is the *whitened*
+coordinate of a block :math:`K_{it}`: with :math:`K_{ii} = L L^T` it is :math:`V = L^{-1} K_{it}`,
+so that :math:`K_{ti} K_{ii}^{-1} K_{it} = V^T V` and the variance that the inducing points leave
+unexplained, :math:`k_{tt} - |V|^2`, is a difference that can be clamped at zero without hiding an
+error (it is a variance, and only rounding can make it negative).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from convdkm.errors import InvalidInputError, NotFiniteError, NotPositiveDefiniteError
+
+JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
+"""Jitter tried by :func:`cholesky`, relative to the mean of the diagonal."""
+
+SMALLEST_PIVOT = 1e-14
+"""A squared pivot below this share of the mean of the diagonal counts as not positive."""
+
+
+def cholesky(matrix: Tensor, what: str) -> Tensor:
+    """Lower Cholesky factor of a symmetric positive definite matrix.
+
+    Jitter is added only where it is needed, in steps that are bounded (:data:`JITTERS`).
+
+    Args:
+        matrix: ``(P, P)``.
+        what: what the matrix is, for the error message ("the kernel matrix K_ii").
+
+    Raises:
+        NotFiniteError: the matrix has NaN or infinite entries.
+        NotPositiveDefiniteError: the matrix is not positive definite even with jitter.
+    """
+    diagonal = matrix.diagonal()
+    mean = diagonal.mean().detach()
+    for jitter in JITTERS:
+        shifted = (
+            matrix + torch.diag_embed((jitter * mean).expand_as(diagonal)) if jitter else matrix
+        )
+        factor, info = torch.linalg.cholesky_ex(shifted)
+        if matrix.is_meta:
+            return factor
+        pivots = factor.detach().diagonal().square()
+        if info == 0 and pivots.min() > SMALLEST_PIVOT * mean:
+            return factor
+    size = matrix.shape[0]
+    bad = int((~torch.isfinite(matrix)).sum())
+    if bad:
+        raise NotFiniteError(what, matrix.dtype, size, bad)
+    smallest = float(torch.linalg.eigvalsh(matrix.detach()).min())
+    raise NotPositiveDefiniteError(what, matrix.dtype, size, smallest, JITTERS[-1] * float(mean))
+
+
+def inverse_of_lower(factor: Tensor) -> Tensor:
+    """Inverse of a lower-triangular matrix."""
+    identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
+    return torch.linalg.solve_triangular(factor, identity, upper=False)
+
+
+def whiten(factor: Tensor, right: Tensor) -> Tensor:
+    """``factor⁻¹ right`` for a lower-triangular factor."""
+    return torch.linalg.solve_triangular(factor, right, upper=False)
+
+
+def log_abs_det(square: Tensor) -> Tensor:
+    """``log |det square|``, for one matrix or a batch of them."""
+    return torch.linalg.slogdet(square).logabsdet
+
+
+def whitened_kl(spread: Tensor, mean: Tensor | None = None) -> Tensor:
+    r"""KL divergence of a Gaussian in whitened coordinates from the standard normal.
+
+    .. math:: D_{KL}(N(m, Q Q^T) \| N(0, I))
+              = \tfrac12 \left(|Q|_F^2 + |m|^2 - \log|Q^T Q| - P\right)
+
+    With :math:`Q = L^{-1}F` it is :math:`D_{KL}(N(0, F F^T) \| N(0, L L^T))`.
+
+    Args:
+        spread: Q, ``(..., P, P)``.
+        mean: m, ``(..., P)``; zero if not given.
+    """
+    size = spread.shape[-1]
+    terms = spread.square().sum((-2, -1)) - 2 * log_abs_det(spread) - size
+    if mean is not None:
+        terms = terms + mean.square().sum(-1)
+    return 0.5 * terms
+
+
+def gaussian_kl(covariance: Tensor, prior: Tensor) -> Tensor:
+    r""":math:`D_{KL}(N(0, G) \| N(0, K))` (Eq. 5) from the two matrices themselves."""
+    factor = cholesky(covariance, "the covariance G")
+    return whitened_kl(whiten(cholesky(prior, "the prior covariance K"), factor))
+
+
+def mix(matrix: Tensor, blocks: Tensor) -> Tensor:
+    """Left-multiply the inducing axis of ``(N, P, *space)`` by a matrix ``(Q, P)``.
+
+    A vector stands for a diagonal matrix. The matrix is cast to the precision of the data.
+    """
+    matrix = matrix.to(blocks.dtype)
+    space = blocks.shape[2:]
+    if matrix.ndim == 1:
+        return blocks * matrix.reshape(-1, *(1,) * len(space))
+    if not space:
+        return F.linear(blocks, matrix)
+    return torch.matmul(matrix, blocks.flatten(2)).unflatten(2, space)
+
+
+def left_multiply(matrix: Tensor, other: Tensor) -> Tensor:
+    """``matrix @ other``, where a vector stands for a diagonal matrix."""
+    if matrix.ndim == 1:
+        return matrix * other if other.ndim == 1 else matrix[:, None] * other
+    return matrix * other if other.ndim == 1 else matrix @ other
+
+
+def explained(whitened: Tensor) -> Tensor:
+    """``|V|²``: squared norm over the inducing axis of ``(N, P, *space)``."""
+    return whitened.square().sum(1)
+
+
+def pivoted_cholesky_order(features: Tensor, count: int) -> Tensor:
+    r"""Indices of ``count`` rows that span the others best, chosen greedily.
+
+    The pivots of a Cholesky factorisation of :math:`\Phi\Phi^T`: each is the row with the largest
+    squared distance to the span of those chosen before. Rows that are left when the rank is
+    exhausted follow in their own order.
+
+    Args:
+        features: :math:`\Phi`, ``(candidates, M)``.
+    """
+    candidates = features.shape[0]
+    if count > candidates:
+        raise InvalidInputError(f"cannot choose {count} inducing points from {candidates} patches")
+    residual = features.square().sum(1)
+    floor = 1e-10 * residual.max()
+    chosen: list[int] = []
+    columns = features.new_zeros(candidates, count)
+    for step in range(count):
+        pivot = int(residual.argmax())
+        if residual[pivot] <= floor:
+            break
+        column = features @ features[pivot] - columns[:, :step] @ columns[pivot, :step]
+        column = column / residual[pivot].sqrt()
+        columns[:, step] = column
+        residual = (residual - column.square()).clamp(min=0)
+        residual[pivot] = 0
+        chosen.append(pivot)
+    taken = set(chosen)
+    rest = (index for index in range(candidates) if index not in taken)
+    chosen.extend(index for index, _ in zip(rest, range(count - len(chosen)), strict=False))
+    return torch.tensor(chosen, device=features.device)
+
+
+def standard_normal(shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
+    """Standard normal numbers in float64, drawn on the CPU so that every device gets the same."""
+    return torch.randn(tuple(shape), generator=generator, dtype=torch.float64, device="cpu")

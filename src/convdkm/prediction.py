@@ -1,0 +1,127 @@
+"""What a model predicts, as values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from convdkm.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Predictive distribution of a batch.
+
+    Attributes:
+        mean: mean of the top-layer functions, ``(N, outputs)``.
+        variance: their variance, ``(N, 1)`` where all outputs share it, else ``(N, outputs)``.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __len__(self) -> int:
+        return len(self.mean)
+
+    @classmethod
+    def join(cls, parts: Sequence[Self]) -> Self:
+        """One prediction from those of consecutive batches."""
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            tensors = [getattr(part, field.name) for part in parts]
+            values[field.name] = None if any(t is None for t in tensors) else torch.cat(tensors)
+        return cls(**values)
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        """Predictive log-probability (or log-density) of every target, ``(N,)``."""
+        raise NotImplementedError(f"{type(self).__name__} must define log_prob(targets)")
+
+
+@dataclass(frozen=True, eq=False)
+class ClassPrediction(Prediction):
+    """Distribution over classes.
+
+    Attributes:
+        log_probs: log-probability of every class, ``(N, classes)``.
+        expected_entropy: mean entropy of the classes given the functions, ``(N,)``; None where the
+            likelihood does not define it.
+    """
+
+    log_probs: Tensor
+    expected_entropy: Tensor | None
+
+    @property
+    def probs(self) -> Tensor:
+        """Probability of every class, ``(N, classes)``."""
+        return self.log_probs.exp()
+
+    @property
+    def labels(self) -> Tensor:
+        """The most probable class, ``(N,)``."""
+        return self.log_probs.argmax(1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Entropy of the predictive distribution in nats, ``(N,)``: all uncertainty."""
+        return -(self.probs * self.log_probs).sum(1)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """The part of the entropy that knowing the functions would remove, ``(N,)``."""
+        if self.expected_entropy is None:
+            raise InvalidInputError(
+                "mutual information is defined for the Categorical likelihood only"
+            )
+        return (self.entropy - self.expected_entropy).clamp(min=0)
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        _require_count(targets, len(self))
+        if targets.dtype.is_floating_point or targets.ndim != 1:
+            raise InvalidInputError(
+                f"labels must be integers of shape ({len(self)},), got {targets.dtype} of shape"
+                f" {tuple(targets.shape)}"
+            )
+        classes = self.log_probs.shape[1]
+        if len(targets) and not 0 <= int(targets.min()) <= int(targets.max()) < classes:
+            raise InvalidInputError(f"labels must lie between 0 and {classes - 1}")
+        return self.log_probs.gather(1, targets.long()[:, None])[:, 0]
+
+    def accuracy(self, targets: Tensor) -> Tensor:
+        """Share of the targets that are the most probable class."""
+        _require_count(targets, len(self))
+        return (self.labels == targets).double().mean()
+
+
+@dataclass(frozen=True, eq=False)
+class RealPrediction(Prediction):
+    """Normal distribution of real targets.
+
+    Attributes:
+        target_variance: variance of a target, noise included, ``(N, outputs)``.
+    """
+
+    target_variance: Tensor
+
+    @property
+    def entropy(self) -> Tensor:
+        """Differential entropy of the targets in nats, ``(N,)``."""
+        return 0.5 * torch.log(2 * math.pi * math.e * self.target_variance).sum(1)
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        _require_count(targets, len(self))
+        targets = targets.to(self.mean.dtype).reshape(self.mean.shape)
+        squares = (targets - self.mean).square() / self.target_variance
+        return -0.5 * (squares + torch.log(2 * math.pi * self.target_variance)).sum(1)
+
+
+def _require_count(targets: Tensor, count: int) -> None:
+    if len(targets) != count:
+        raise InvalidInputError(f"{count} predictions, but {len(targets)} targets")
