@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -248,7 +247,7 @@ def fully_connected(
     gram_parameterisation: Parameterisation = "whitened",
     gram_scale: float = 1.0,
     likelihood: Literal["categorical", "gaussian"] | Likelihood = "gaussian",
-    noise: float = 0.1,
+    noise: float | None = None,
     head_parameterisation: Parameterisation = "whitened",
     head_covariance: Covariance = "shared",
     dtype: torch.dtype = torch.float32,
@@ -267,12 +266,12 @@ def fully_connected(
         normalise: put a :class:`Norm` after every Gram layer.
         gram_parameterisation, gram_scale: see :class:`GramLayer`.
         likelihood: ``"gaussian"`` for regression, ``"categorical"`` for classes, or a likelihood.
-        noise: variance of the Gaussian noise to start with.
+        noise: variance of the Gaussian noise to start with; 0.1 by default.
         head_parameterisation, head_covariance: see :class:`GPHead`.
         dtype: precision of the data path.
     """
-    if depth < 0 or not math.isfinite(depth):
-        raise InvalidInputError(f"depth must not be negative, got {depth}")
+    if not isinstance(depth, int) or depth < 0:
+        raise InvalidInputError(f"depth must be an integer that is not negative, got {depth!r}")
     kernel = ArcCosine() if kernel is None else kernel
     body: dict[str, Layer] = {}
     for index in range(1, depth + 1):
@@ -285,7 +284,9 @@ def fully_connected(
         body[f"layer{index}"] = Sequential(dict(steps))
     body["kernel"] = copy.deepcopy(kernel)
     if likelihood == "gaussian":
-        likelihood = Gaussian(num_outputs, noise=noise)
+        likelihood = Gaussian(num_outputs, noise=0.1 if noise is None else noise)
+    elif noise is not None:
+        raise InvalidInputError("noise goes with likelihood='gaussian'; set it on the likelihood")
     head = GPHead(
         inducing,
         num_outputs,

@@ -3,7 +3,7 @@ r"""The whole machine: input, layers, head, likelihood, and the objective that t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,6 +16,7 @@ from convdkm.head import GPHead, HeadPlan, Marginals
 from convdkm.layers.base import Layer, LayerKL, Plan
 from convdkm.layers.compose import prefixed
 from convdkm.layers.input import Input
+from convdkm.layers.norm import RunningStatistics
 from convdkm.likelihoods import Likelihood
 from convdkm.prediction import Prediction
 
@@ -173,6 +174,32 @@ class DeepKernelMachine(nn.Module):
             self.head(gram)
         return self
 
+    @torch.no_grad()
+    def calibrate(self, batches: Iterable[Tensor]) -> DeepKernelMachine:
+        """Replace the running statistics of normalisers by averages over ``batches``.
+
+        Running averages lag behind the parameters while these move. A pass over some training
+        batches, before evaluation, makes them exact for the parameters of the moment.
+
+        Args:
+            batches: batches of training inputs, such as ``images.split(256)``.
+
+        Returns:
+            The model itself.
+        """
+        layers = [module for module in self.modules() if isinstance(module, RunningStatistics)]
+        momenta = [layer.momentum for layer in layers]
+        with in_mode(self, training=True):
+            try:
+                for count, inputs in enumerate(batches, 1):
+                    for layer in layers:
+                        layer.momentum = 1 / count
+                    self.marginals(inputs)
+            finally:
+                for layer, momentum in zip(layers, momenta, strict=True):
+                    layer.momentum = momentum
+        return self
+
     # -- the machine ---------------------------------------------------------------------------
 
     def plan(self) -> ModelPlan:
@@ -229,7 +256,7 @@ class DeepKernelMachine(nn.Module):
             inputs: images or vectors.
             batch_size: how many to work on at a time, to bound memory; all by default.
         """
-        with evaluating(self):
+        with in_mode(self, training=False):
             return self._predict(self.plan(), inputs, batch_size)
 
     @torch.no_grad()
@@ -274,10 +301,10 @@ class Predictor:
 
 
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; every module's own mode is restored after it."""
+def in_mode(model: nn.Module, *, training: bool) -> Iterator[None]:
+    """Training or evaluation mode inside the block; every module's own is restored after it."""
     modes = [(module, module.training) for module in model.modules()]
-    model.eval()
+    model.train(training)
     try:
         yield
     finally:

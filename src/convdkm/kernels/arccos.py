@@ -76,11 +76,12 @@ class _ArcCosine(torch.autograd.Function):
         else:
             by_cross = 4 * (sine + supplement * cross) / math.pi
             shared = (cross * sine + supplement * left * right) / math.pi
+        shared = grad * shared
         by_left = by_right = None
         if ctx.needs_input_grad[2]:
-            by_left = (grad * _safe_divide(shared, left)).sum_to_size(left.shape)
+            by_left = _safe_divide(shared.sum_to_size(left.shape), left)
         if ctx.needs_input_grad[3]:
-            by_right = (grad * _safe_divide(shared, right)).sum_to_size(right.shape)
+            by_right = _safe_divide(shared.sum_to_size(right.shape), right)
         return None, grad * by_cross, by_left, by_right
 
 

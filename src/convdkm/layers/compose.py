@@ -23,6 +23,8 @@ class Chain(Plan):
             self._append(plan)
 
     def _append(self, plan: Plan) -> None:
+        if isinstance(plan, IdentityPlan):
+            return
         split = plan.split() if self.plans else None
         if split is not None:
             matrix, rest = split
@@ -86,7 +88,8 @@ class Sequential(Layer):
             self.add_module(name, layer)
 
     def named_layers(self) -> list[tuple[str, Layer]]:
-        return [(name, layer) for name, layer in self.named_children() if isinstance(layer, Layer)]
+        """The layers in order, with their names; one that stands twice is there twice."""
+        return [(name, layer) for name, layer in self._modules.items() if isinstance(layer, Layer)]
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -152,7 +155,7 @@ class Skip(Layer):
     Args:
         body: the block that is skipped over.
         shortcut: the way round it; the identity by default. Where the block changes the number of
-            inducing points or has a stride, ``Conv(P, P', 1, stride=...)``, usually with a ``Norm``.
+            inducing points or has a stride: ``Conv(P, P', 1, stride=...)``, usually and a ``Norm``.
         weight: w, the share of the body, between 0 and 1.
         learn: learn w (as a logit); fixed otherwise.
     """
@@ -169,6 +172,11 @@ class Skip(Layer):
         learn: bool = False,
     ) -> None:
         super().__init__()
+        for name, layer in (("body", body), ("shortcut", shortcut)):
+            if not isinstance(layer, Layer) and not (name == "shortcut" and layer is None):
+                raise InvalidInputError(
+                    f"the {name} of a Skip is a layer (Gram → Gram), got a {type(layer).__name__}"
+                )
         if not 0.0 <= weight <= 1.0 or (learn and weight in (0.0, 1.0)):
             allowed = "strictly between 0 and 1 to be learned" if learn else "in [0, 1]"
             raise InvalidInputError(f"the weight of a skip connection lies {allowed}, got {weight}")

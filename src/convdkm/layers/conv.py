@@ -133,8 +133,10 @@ class Conv(Layer):
         return self(gram)
 
     def _real_patches(self, gram: Gram, generator: torch.Generator | None) -> Tensor:
-        r"""C that makes inducing points of real patches: :math:`C_d = \Omega_{ti}(d) \Omega_{ii}^{-1}`.
+        r"""C that makes inducing points of real patches of the layer below.
 
+        The patch with content :math:`\Omega_{ti}(d)` at offset d has
+        :math:`C_d = \Omega_{ti}(d)\,\Omega_{ii}^{-1}`.
         The candidates' features are their whitened coordinates at every offset, so that the
         pivots maximise what is explained of the others in the kernel of the outgoing Gram.
         """

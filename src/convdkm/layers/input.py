@@ -60,10 +60,20 @@ class Input(nn.Module):
     @torch.no_grad()
     def initialise(self, inputs: Tensor, generator: torch.Generator | None = None) -> Gram:
         """Draw the inducing inputs from data, and return the first Gram."""
-        self.inducing.copy_(self.candidates(inputs, generator).to(self.inducing))
+        self.set_inducing(self.candidates(inputs, generator))
+        return self(inputs)
+
+    @torch.no_grad()
+    def set_inducing(self, inducing: Tensor) -> None:
+        """Use these inducing inputs, of the shape of the parameter ``inducing``."""
+        if inducing.shape != self.inducing.shape:
+            raise InvalidInputError(
+                f"the inducing inputs have shape {tuple(self.inducing.shape)}, got"
+                f" {tuple(inducing.shape)}"
+            )
+        self.inducing.copy_(inducing)
         self._ready = True
         self.initialised.fill_(True)
-        return self(inputs)
 
     def require_ready(self) -> None:
         if not self._ready:

@@ -20,7 +20,7 @@ from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import LazyState, Plan
 from convdkm.layers.conv import check_choice
-from convdkm.numerics import cholesky, explained, inverse_of_lower, left_multiply, mix
+from convdkm.numerics import cholesky, explained, inverse_of_lower, left_multiply, mix, whiten
 
 InducingNorm = Literal["none", "batch", "local"]
 DataNorm = Literal["none", "batch", "image", "location", "local"]
@@ -35,7 +35,7 @@ def _inverse_root(variance: Tensor) -> Tensor:
     return variance.masked_fill(zero, 1).rsqrt().masked_fill(zero, 0)
 
 
-class _Running(LazyState):
+class RunningStatistics(LazyState):
     """A layer with a statistic of the batch that evaluation takes from a running average."""
 
     momentum: float
@@ -47,7 +47,7 @@ class _Running(LazyState):
             raise InvalidInputError(f"momentum must lie in (0, 1], got {momentum}")
         self.momentum, self.statistics = momentum, statistics
 
-    def _current(self, name: str, batch: Tensor) -> Tensor:
+    def current(self, name: str, batch: Tensor) -> Tensor:
         """The statistic to use: of the batch in training, and the running one in evaluation."""
         running = getattr(self, name)
         if self.training or self.statistics == "batch":
@@ -92,7 +92,7 @@ class _NormPlan(Plan):
         return _NormPlan(self.norm, self.ii, left_multiply(matrix, self.inducing))
 
 
-class Norm(_Running):
+class Norm(RunningStatistics):
     r"""Normalisation and scaling of both blocks, in every combination of appendix C.
 
     Args:
@@ -178,7 +178,7 @@ class Norm(_Running):
         if self.data != "none":
             variance = self._batch_variance(tt)
             if self.data in ("batch", "location"):
-                variance = self._current("running_variance", variance)
+                variance = self.current("running_variance", variance)
             factor = _inverse_root(variance)
         if self.data_scale != "none":
             scale = self._scale(self.log_data_scale, tt.shape[1:]).exp().to(tt.dtype)
@@ -217,30 +217,27 @@ class Norm(_Running):
 class _CentrePlan(Plan):
     """With U = F⁻¹G_it: ``G_it ← F(U − Ū)`` and ``g_tt ← (g_tt − |U|²) + |U − Ū|²``."""
 
-    def __init__(
-        self, centre: Centre, ii: Tensor, factor: Tensor, whitening: Tensor | None, out: Tensor
-    ) -> None:
+    def __init__(self, centre: Centre, ii: Tensor, whitening: Tensor | None, out: Tensor) -> None:
         super().__init__(ii)
-        self.centre, self.factor, self.whitening, self.out = centre, factor, whitening, out
+        self.centre, self.whitening, self.out = centre, whitening, out
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         white = it if self.whitening is None else mix(self.whitening, it)
-        mean = self.centre.white_mean(white, self.factor)
+        mean = self.centre.current("running_mean", _inducing_mean(white))
         centred = white - mean.reshape(-1, *(1,) * (it.ndim - 2))
         residual = (tt - explained(white)).clamp(min=0)
         return mix(self.out, centred), residual + explained(centred)
 
     def premultiplied(self, matrix: Tensor) -> Plan:
-        out = left_multiply(matrix, self.out)
-        return _CentrePlan(self.centre, self.ii, self.factor, self.whitening, out)
+        return _CentrePlan(self.centre, self.ii, self.whitening, left_multiply(matrix, self.out))
 
     def split(self) -> tuple[Tensor, Plan] | None:
         if self.whitening is None:
             return None
-        return self.whitening, _CentrePlan(self.centre, self.ii, self.factor, None, self.out)
+        return self.whitening, _CentrePlan(self.centre, self.ii, None, self.out)
 
 
-class Centre(_Running):
+class Centre(RunningStatistics):
     r"""Centring: the half of batch normalisation that subtracts a mean.
 
     Subtracts from G_it its mean m over images and places, one number for each inducing point, and
@@ -252,10 +249,14 @@ class Centre(_Running):
     which is exactly the Gram of features :math:`f_t - \sum_i \beta_i f_i` from which one fixed
     combination of inducing features was subtracted. Not in the paper.
 
+    What is left after centring is small beside the mean, so evaluation needs a mean that fits the
+    parameters of the moment: see :meth:`DeepKernelMachine.calibrate`.
+
     Args:
         statistics: what to subtract in evaluation: the ``"running"`` mean of training, or the mean
             of the ``"batch"`` at hand.
-        momentum: weight of the newest batch in the running mean.
+        momentum: weight of the newest batch in the running mean, which is kept in whitened
+            coordinates, :math:`F^{-1}m` with :math:`G_{ii} = F F^T`.
     """
 
     _lazy_buffers = ("running_mean",)
@@ -267,20 +268,14 @@ class Centre(_Running):
         self.register_buffer("running_mean", None)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
-        self.materialise("running_mean", _inducing_mean(gram.it))
+        factor = cholesky(gram.ii, "the Gram matrix G_ii")
+        mean = _inducing_mean(gram.it).to(factor.dtype)
+        self.materialise("running_mean", whiten(factor, mean[:, None])[:, 0])
         return self(gram)
 
     def plan(self, ii: Tensor) -> Plan:
         factor = cholesky(ii, "the Gram matrix G_ii")
-        return _CentrePlan(self, ii, factor, inverse_of_lower(factor), factor)
-
-    def white_mean(self, white: Tensor, factor: Tensor) -> Tensor:
-        """Ū = F⁻¹m, of the batch or from the running mean m."""
-        batch = factor @ _inducing_mean(white).to(factor.dtype)
-        mean = self._current("running_mean", batch)
-        return torch.linalg.solve_triangular(factor, mean[:, None], upper=False)[:, 0].to(
-            white.dtype
-        )
+        return _CentrePlan(self, ii, inverse_of_lower(factor), factor)
 
     def extra_repr(self) -> str:
         return "" if self.statistics == "running" else "statistics='batch'"

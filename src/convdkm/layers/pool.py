@@ -31,6 +31,8 @@ class _PoolPlan(Plan):
         self.window, self.whitening, self.factor = window, whitening, factor
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
+        if self.window is None:
+            _require_space(it)
         white = it if self.whitening is None else mix(self.whitening, it)
         residual = (tt - explained(white)).clamp(min=0)
         if self.window is None:
@@ -50,6 +52,11 @@ class _PoolPlan(Plan):
         if self.whitening is None:
             return None
         return self.whitening, _PoolPlan(self.ii, self.window, None, self.factor)
+
+
+def _require_space(it: Tensor) -> None:
+    if it.ndim == 2:
+        raise GramError("this layer collapses space, but the incoming Gram has none left")
 
 
 def _window_sums(window: Window, maps: Tensor) -> Tensor:
@@ -114,6 +121,7 @@ class _FlattenPlan(Plan):
         self.weight = weight
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
+        _require_space(it)
         if self.weight is None:
             return it.flatten(2).mean(2), tt.flatten(1).mean(1)
         if it.shape[1:] != self.weight.shape[1:]:

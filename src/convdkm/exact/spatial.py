@@ -1,0 +1,280 @@
+r"""Covariances between all places of all images: what the sparse machine never stores."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from convdkm.errors import GramError, InvalidInputError
+
+if TYPE_CHECKING:
+    from convdkm.kernels import Kernel
+    from convdkm.layers import Window
+
+
+@dataclass(frozen=True, eq=False)
+class SpatialGram:
+    r"""The full covariance :math:`G_{ir,js}` between two sets of images (Eq. 10 to 13).
+
+    Attributes:
+        cross: between place r of left image i and place s of right image j,
+            ``(N1, N2, *space, *space)``, indexed by i, j, r, s.
+        left: among the places of each left image, ``(N1, *space, *space)``.
+        right: among the places of each right image, ``(N2, *space, *space)``.
+        same: both sides are the same images, so that ``cross[i, i]`` is ``left[i]``.
+
+    Kernels need the variances of both sides, and the variance of an average over places needs the
+    covariance of every two of them: with all three blocks, every operation below is exact and has
+    all it needs. ``space`` is ``()`` for vectors, and once space has been collapsed.
+    """
+
+    cross: Tensor
+    left: Tensor
+    right: Tensor
+    same: bool = False
+
+    def __post_init__(self) -> None:
+        shape = tuple(self.cross.shape)
+        space = shape[2 : 2 + (len(shape) - 2) // 2]
+        if len(shape) < 2 or shape[2:] != (*space, *space):
+            raise GramError(
+                f"SpatialGram.cross must have shape (N1, N2, *space, *space), got {shape}"
+            )
+        for name, count in (("left", shape[0]), ("right", shape[1])):
+            block = getattr(self, name)
+            if tuple(block.shape) != (count, *space, *space):
+                raise GramError(
+                    f"SpatialGram.{name} must have shape {(count, *space, *space)} as in"
+                    f" SpatialGram.cross, got {tuple(block.shape)}"
+                )
+            if block.dtype != self.cross.dtype:
+                raise GramError(
+                    f"SpatialGram.{name} must have the dtype of SpatialGram.cross,"
+                    f" {self.cross.dtype}; got {block.dtype}"
+                )
+        if self.same and shape[0] != shape[1]:
+            raise GramError(f"{shape[0]} and {shape[1]} images cannot be the same ones")
+
+    @classmethod
+    def of_images(cls, images: Tensor, others: Tensor | None = None) -> SpatialGram:
+        r"""The Gram of pixels, :math:`\tfrac1C \sum_c x_{ir,c}\, x'_{js,c}` (Eq. 10).
+
+        Args:
+            images: ``(N1, C, *space)``.
+            others: ``(N2, C, *space)``; the same images if not given.
+        """
+        left, right = images, images if others is None else others
+        if left.ndim < 2 or left.shape[1:] != right.shape[1:]:
+            raise InvalidInputError(
+                "images must have shape (N, C, *space), the same C and space on both sides; got"
+                f" {tuple(left.shape)} and {tuple(right.shape)}"
+            )
+        channels, space = left.shape[1], left.shape[2:]
+        places = math.prod(space)
+        flat = left.reshape(len(left), channels, places)
+        other = right.reshape(len(right), channels, places)
+        cross = torch.einsum("icr,jcs->ijrs", flat, other) / channels
+        inside = [(block.mT @ block / channels) for block in (flat, other)]
+        return cls(
+            cross.reshape(len(left), len(right), *space, *space),
+            inside[0].reshape(len(left), *space, *space),
+            inside[1].reshape(len(right), *space, *space),
+            same=others is None,
+        )
+
+    # -- reading -------------------------------------------------------------------------------
+
+    @property
+    def space(self) -> tuple[int, ...]:
+        """Shape of the grid of places of one image."""
+        return tuple(self.cross.shape[2 : 2 + (self.cross.ndim - 2) // 2])
+
+    @property
+    def left_variances(self) -> Tensor:
+        """Variance of every place of the left images, ``(N1, *space)``."""
+        return _variances(self.left)
+
+    @property
+    def right_variances(self) -> Tensor:
+        """Variance of every place of the right images, ``(N2, *space)``."""
+        return _variances(self.right)
+
+    def matrix(self) -> Tensor:
+        """``cross`` with one row for each place of each left image, ``(N1·S, N2·S)``."""
+        left, right = self.cross.shape[:2]
+        places = math.prod(self.space)
+        blocks = self.cross.reshape(left, right, places, places)
+        return blocks.transpose(1, 2).reshape(left * places, right * places)
+
+    # -- operations ----------------------------------------------------------------------------
+
+    def apply(self, kernel: Kernel) -> SpatialGram:
+        """A kernel of every entry; that of a point with itself by :meth:`Kernel.variance`."""
+        ones = (1,) * len(self.space)
+        left, right = self.left_variances, self.right_variances
+        cross = kernel.of(
+            self.cross,
+            left.reshape(len(left), 1, *self.space, *ones),
+            right.reshape(1, len(right), *ones, *self.space),
+        )
+
+        def inside(block: Tensor) -> Tensor:
+            own = _variances(block)
+            rows = own.reshape(len(own), *self.space, *ones)
+            columns = own.reshape(len(own), *ones, *self.space)
+            return _with_variances(kernel.of(block, rows, columns), kernel.variance(own))
+
+        return self._tied(cross, inside(self.left), inside(self.right))
+
+    def convolve(self, window: Window) -> SpatialGram:
+        r"""The kernelised convolution Γ, with zeros outside the image (Eq. 11).
+
+        .. math:: \Gamma_{ir,js} = \tfrac1D \sum_d \Omega_{i(r+d), j(s+d)}
+        """
+        window.require_space(self.space)
+        ndim = window.ndim
+
+        def convolved(block: Tensor) -> Tensor:
+            for axis in range(ndim):
+                block = _window_sum(block, (1 + axis, 1 + ndim + axis), window, axis)
+            return block / window.count
+
+        return self._mapped(convolved)
+
+    def average_pool(self, window: Window) -> SpatialGram:
+        r"""Average over a window on both sides; places outside the image are left out.
+
+        .. math:: \Lambda_{ir,js} = \tfrac1{w_r w_s} \sum_{dd'} G_{i(r+d), j(s+d')}
+        """
+        window.require_space(self.space)
+        ndim, space = window.ndim, self.space
+
+        def pooled(block: Tensor) -> Tensor:
+            for axis in range(ndim):
+                inside = _window_sum(block.new_ones(space[axis]), (0,), window, axis)
+                for dim in (1 + axis, 1 + ndim + axis):
+                    shape = [1] * block.ndim
+                    shape[dim] = -1
+                    block = _window_sum(block, (dim,), window, axis) / inside.reshape(shape)
+            return block
+
+        return self._mapped(pooled)
+
+    def global_average_pool(self) -> SpatialGram:
+        r"""Global average pooling, :math:`\tfrac1{S^2} \sum_{rs} G_{ir,js}` (appendix E.3)."""
+        self._require_space()
+        return self._mapped(lambda block: block.flatten(1).mean(1))
+
+    def flatten(self) -> SpatialGram:
+        r"""The linear top layer, :math:`\tfrac1S \sum_s G_{is,js}` (appendix E.1)."""
+        self._require_space()
+        return self._mapped(lambda block: _variances(block).flatten(1).mean(1))
+
+    def combine(self, other: SpatialGram, weight: float | Tensor = 0.5) -> SpatialGram:
+        r"""Convex combination :math:`(1 - w)\,G + w\,G'`, the kernel form of a skip connection."""
+        if self.cross.shape != other.cross.shape or self.same != other.same:
+            raise GramError(
+                "two Grams can be combined if they are of the same images and places; got shapes"
+                f" {tuple(self.cross.shape)} and {tuple(other.cross.shape)}"
+            )
+        if isinstance(weight, Tensor):
+            weight = weight.to(self.cross.dtype)
+        elif not 0 <= weight <= 1:
+            raise GramError(f"the weight of a convex combination lies in [0, 1], got {weight}")
+        return SpatialGram(
+            (1 - weight) * self.cross + weight * other.cross,
+            (1 - weight) * self.left + weight * other.left,
+            (1 - weight) * self.right + weight * other.right,
+            self.same,
+        )
+
+    def rescale(self, factor: Callable[[Tensor], Tensor]) -> SpatialGram:
+        """Multiply the features of every place by a number: ``G_ir,js ← f_ir f_js G_ir,js``.
+
+        Args:
+            factor: from variances ``(N, *space)`` to f, of the same shape.
+        """
+        ones = (1,) * len(self.space)
+        left, right = factor(self.left_variances), factor(self.right_variances)
+
+        def inside(block: Tensor, own: Tensor) -> Tensor:
+            rows = own.reshape(len(own), *self.space, *ones)
+            return block * rows * own.reshape(len(own), *ones, *self.space)
+
+        cross = self.cross * left.reshape(len(left), 1, *self.space, *ones)
+        cross = cross * right.reshape(1, len(right), *ones, *self.space)
+        return self._tied(cross, inside(self.left, left), inside(self.right, right))
+
+    def with_variances(self, change: Callable[[Tensor], Tensor]) -> SpatialGram:
+        """Change the variance of every place, and no covariance: noise of each place's own.
+
+        Args:
+            change: from variances ``(N, *space)`` to new ones.
+        """
+        left, right = (
+            _with_variances(block, change(_variances(block))) for block in (self.left, self.right)
+        )
+        return self._tied(self.cross, left, right)
+
+    # -- internals -----------------------------------------------------------------------------
+
+    def _mapped(self, linear: Callable[[Tensor], Tensor]) -> SpatialGram:
+        """A linear map of ``(pairs, *space, *space)`` applied to all blocks."""
+        cross = linear(self.cross.flatten(0, 1)).unflatten(0, self.cross.shape[:2])
+        return SpatialGram(cross, linear(self.left), linear(self.right), self.same)
+
+    def _tied(self, cross: Tensor, left: Tensor, right: Tensor) -> SpatialGram:
+        if self.same:
+            cross = torch.diagonal_scatter(cross, left.movedim(0, -1), dim1=0, dim2=1)
+        return SpatialGram(cross, left, right, self.same)
+
+    def _require_space(self) -> None:
+        if not self.space:
+            raise GramError("there is no space left to collapse in this Gram")
+
+    def __repr__(self) -> str:
+        return (
+            f"SpatialGram(left={len(self.left)}, right={len(self.right)}, space={self.space},"
+            f" same={self.same}, dtype={self.cross.dtype})"
+        )
+
+
+def _squares(block: Tensor) -> Tensor:
+    """``(N, *space, *space)`` as ``(N, S, S)``."""
+    places = math.prod(block.shape[1 : 1 + (block.ndim - 1) // 2])
+    return block.reshape(len(block), places, places)
+
+
+def _variances(block: Tensor) -> Tensor:
+    """The diagonal in space of ``(N, *space, *space)``: ``(N, *space)``."""
+    space = block.shape[1 : 1 + (block.ndim - 1) // 2]
+    return _squares(block).diagonal(dim1=1, dim2=2).reshape(len(block), *space)
+
+
+def _with_variances(block: Tensor, variances: Tensor) -> Tensor:
+    squares = _squares(block)
+    flat = variances.reshape(squares.shape[:2])
+    return torch.diagonal_scatter(squares, flat, dim1=1, dim2=2).reshape(block.shape)
+
+
+def _window_sum(block: Tensor, dims: tuple[int, ...], window: Window, axis: int) -> Tensor:
+    """Sum over the window along one axis of space, moving along all ``dims`` at once."""
+    size, stride, dilation = window.size[axis], window.stride[axis], window.dilation[axis]
+    for dim in dims:
+        block = F.pad(block, [0, 0] * (block.ndim - 1 - dim) + list(window.padding[axis]))
+    reach = block.shape[dims[0]] - dilation * (size - 1)
+    total: Tensor | None = None
+    for start in range(0, dilation * size, dilation):
+        index = [slice(None)] * block.ndim
+        for dim in dims:
+            index[dim] = slice(start, start + reach, stride)
+        part = block[tuple(index)]
+        total = part if total is None else total + part
+    assert total is not None
+    return total

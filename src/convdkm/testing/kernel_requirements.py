@@ -1,0 +1,196 @@
+"""What a kernel must fulfil beside being a layer: one function for each requirement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from convdkm.gram import INDUCING_DTYPE
+from convdkm.kernels.base import Kernel
+from convdkm.testing.outcome import require_close, require_finite, require_not_negative
+
+EQUAL = 1e-7
+"""Allowed difference, relative to the largest entry: the root of an error of 1e-15 passes."""
+
+STEP = 1e-5
+"""Step of finite differences, relative to the argument."""
+
+DERIVATIVE = 1e-6
+"""Allowed error of a finite difference, relative to the largest derivative."""
+
+
+@dataclass(frozen=True)
+class KernelCase:
+    """A kernel with points to try it on.
+
+    Attributes:
+        kernel: the kernel.
+        points: features ``(n, width)``, among them equal and opposite points.
+        zero: whether the kernel can take the point zero; it is then among ``points``.
+        seed: of the random numbers that a requirement draws.
+    """
+
+    kernel: Kernel
+    points: Tensor
+    zero: bool
+    seed: int
+
+    @classmethod
+    def at_random(cls, kernel: Kernel, width: int, seed: int, zero: bool) -> KernelCase:
+        """Random points, an equal pair, an opposite pair, one twice as long, and zero."""
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(8, width, generator=generator, dtype=INDUCING_DTYPE)
+        points = [drawn, drawn[:1], -drawn[1:2], 2 * drawn[2:3]]
+        if zero:
+            points.append(torch.zeros_like(drawn[:1]))
+        return cls(kernel, torch.cat(points), zero, seed)
+
+    def blocks(self) -> tuple[Tensor, Tensor, Tensor]:
+        """``G_xy`` of every pair of points, ``G_xx`` as a column and ``G_yy`` as a row."""
+        gram = self.points @ self.points.T / self.points.shape[1]
+        own = gram.diagonal()
+        return gram, own[:, None], own[None, :]
+
+    def regular(self) -> tuple[Tensor, Tensor, Tensor]:
+        """``G_xy``, ``G_xx`` and ``G_yy`` of pairs that are neither parallel nor zero, ``(n,)``."""
+        generator = torch.Generator().manual_seed(self.seed)
+        left, right, cosine = torch.rand(3, 24, generator=generator, dtype=INDUCING_DTYPE)
+        left, right, cosine = 0.3 + 2 * left, 0.3 + 2 * right, 1.8 * cosine - 0.9
+        return cosine * (left * right).sqrt(), left, right
+
+    def singular(self, dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+        """Arguments at which careless derivatives are NaN, by name."""
+        own = torch.tensor([0.1, 1.0, 7.0], dtype=dtype)
+        rounding = 1 + 4 * torch.finfo(dtype).eps
+        pairs = {
+            "equal points": (own, own, own),
+            "opposite points": (-own, own, own),
+            "parallel points": (2 * own, own, 4 * own),
+            "equal points, with rounding": (rounding * own, own, own),
+            "opposite points, with rounding": (-rounding * own, own, own),
+        }
+        if self.zero:
+            nothing = torch.zeros_like(own)
+            pairs["zero and another point"] = (nothing, nothing, own)
+            pairs["zero and zero"] = (nothing, nothing, nothing)
+        return pairs
+
+
+def variance_is_the_diagonal(case: KernelCase) -> None:
+    """``variance(a)`` is ``of(a, a, a)``."""
+    own = case.blocks()[0].diagonal()
+    what = "variance(a) and of(a, a, a)"
+    require_close(case.kernel.variance(own), case.kernel.of(own, own, own), EQUAL, what)
+
+
+def symmetric_in_its_arguments(case: KernelCase) -> None:
+    """``k(x, y) = k(y, x)``."""
+    cross, left, right = case.blocks()
+    swapped = case.kernel.of(cross, right, left)
+    require_close(swapped, case.kernel.of(cross, left, right), EQUAL, "k(x, y) and k(y, x)")
+
+
+def bounded_by_variances(case: KernelCase) -> None:
+    """``k(x, y)² ≤ k(x, x) k(y, y)``, the inequality of Cauchy and Schwarz."""
+    values = case.kernel.of(*case.blocks()).detach()
+    own = case.kernel.variance(case.blocks()[0].diagonal()).detach()
+    bound = torch.outer(own, own)
+    what = "k(x,x)·k(y,y) − k(x,y)²"
+    require_not_negative(bound - values.square(), EQUAL * bound.max(), what)
+
+
+def positive_semidefinite_on_points(case: KernelCase) -> None:
+    """No eigenvalue of the kernel matrix of any points, equal or opposite or zero, is negative."""
+    values = case.kernel.of(*case.blocks()).detach()
+    own = case.kernel.variance(case.blocks()[0].diagonal()).detach()
+    matrix = torch.diagonal_scatter(0.5 * (values + values.T), own)
+    eigenvalues = torch.linalg.eigvalsh(matrix)
+    what = "smallest eigenvalue of a kernel matrix"
+    require_not_negative(eigenvalues.min(), EQUAL * eigenvalues.abs().max(), what)
+
+
+def derivatives_agree_with_differences(case: KernelCase) -> None:
+    """Derivatives by every argument and every parameter are those of finite differences."""
+    kernel, arguments = case.kernel, case.regular()
+
+    def of(*values: Tensor) -> Tensor:
+        return kernel.of(*values)
+
+    for index, name in enumerate(("cross", "left", "right")):
+        _compare_derivative(of, arguments, index, f"of by {name}")
+    _compare_derivative(kernel.variance, arguments[1:2], 0, "variance by own")
+    for name, parameter in kernel.named_parameters():
+        _compare_parameter(lambda: kernel.of(*arguments), parameter, f"of by {name}")
+        _compare_parameter(lambda: kernel.variance(arguments[1]), parameter, f"variance by {name}")
+
+
+def _gradient(value: Tensor, source: Tensor) -> Tensor:
+    """Derivative of the sum of ``value``; zero where it does not depend on ``source``."""
+    if not value.requires_grad:
+        return torch.zeros_like(source)
+    (gradient,) = torch.autograd.grad(value.sum(), source, allow_unused=True)
+    return torch.zeros_like(source) if gradient is None else gradient
+
+
+def _compare_derivative(
+    function: Callable[..., Tensor], arguments: tuple[Tensor, ...], index: int, what: str
+) -> None:
+    def moved(by: float) -> Tensor:
+        values = list(arguments)
+        values[index] = values[index] + by
+        return function(*values).detach()
+
+    leaves = [value.clone() for value in arguments]
+    leaves[index].requires_grad_()
+    actual = _gradient(function(*leaves), leaves[index])
+    expected = (moved(STEP) - moved(-STEP)) / (2 * STEP)
+    _require_derivative(actual, expected, what)
+
+
+def _compare_parameter(value: Callable[[], Tensor], parameter: Tensor, what: str) -> None:
+    actual, expected = _gradient(value(), parameter).flatten(), []
+    for index in range(parameter.numel()):
+        sides = []
+        for by in (STEP, -STEP):
+            with torch.no_grad():
+                entry = parameter.view(-1)[index]
+                before = entry.clone()
+                entry += by
+                sides.append(value().sum())
+                entry.copy_(before)
+        expected.append((sides[0] - sides[1]) / (2 * STEP))
+    _require_derivative(actual, torch.stack(expected), what)
+
+
+def _require_derivative(actual: Tensor, expected: Tensor, what: str) -> None:
+    # The kernel's values are of order one, and so is the error of their differences over STEP.
+    what = f"the derivative of {what}, and finite differences"
+    require_close(actual, expected, DERIVATIVE, what, least_scale=1.0)
+
+
+def finite_at_singular_points(case: KernelCase) -> None:
+    """Values and derivatives are finite where points coincide, oppose each other, or are zero.
+
+    Also where rounding makes ``G_xy²`` a little larger than ``G_xx G_yy``.
+    """
+    for dtype in (torch.float32, torch.float64):
+        for name, arguments in case.singular(dtype).items():
+            leaves = [value.clone().requires_grad_() for value in arguments]
+            value = case.kernel.of(*leaves)
+            require_finite(value, f"of ({name}, {dtype})")
+            for leaf, argument in zip(leaves, ("cross", "left", "right"), strict=True):
+                what = f"the derivative of of by {argument} ({name}, {dtype})"
+                require_finite(_gradient(case.kernel.of(*leaves), leaf), what)
+
+
+KERNEL_REQUIREMENTS: tuple[Callable[[KernelCase], None], ...] = (
+    symmetric_in_its_arguments,
+    variance_is_the_diagonal,
+    bounded_by_variances,
+    positive_semidefinite_on_points,
+    finite_at_singular_points,
+    derivatives_agree_with_differences,
+)

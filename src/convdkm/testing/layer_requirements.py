@@ -1,0 +1,378 @@
+"""What every layer must fulfil: one function for each requirement."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from convdkm.gram import INDUCING_DTYPE, Gram
+from convdkm.layers.base import Layer, Plan
+from convdkm.numerics import cholesky, explained, mix, whiten
+from convdkm.testing.outcome import require, require_close, require_finite, require_not_negative
+
+PRECISE = 1e-9
+"""Allowed difference in the inducing chain, relative to the largest entry."""
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """What rounding may do to the data blocks, relative to the largest entry.
+
+    Attributes:
+        equal: difference of two ways to the same result.
+        schur: how far the variance left unexplained may lie below zero.
+        ridge: added to G_ii before it is inverted, relative to the mean of its diagonal.
+    """
+
+    equal: float
+    schur: float
+    ridge: float
+
+
+TOLERANCES = {
+    torch.float32: Tolerance(equal=1e-4, schur=1e-3, ridge=1e-5),
+    torch.float64: Tolerance(equal=1e-9, schur=1e-7, ridge=1e-10),
+}
+
+
+@dataclass
+class Case:
+    """A layer with something to try it on.
+
+    Attributes:
+        fresh: a copy of the layer as the user gave it.
+        layer: the layer initialised, in evaluation mode.
+        gram: the Gram it was initialised with.
+        degenerate: one with zero, equal and opposite images.
+        seed: of the random numbers that a requirement draws.
+    """
+
+    fresh: Layer
+    layer: Layer
+    gram: Gram
+    degenerate: Gram
+    seed: int
+
+    @property
+    def tolerance(self) -> Tolerance:
+        return TOLERANCES[self.gram.dtype]
+
+    def training_copy(self) -> Layer:
+        """A copy in training mode, whose running statistics may change."""
+        return copy.deepcopy(self.layer).train()
+
+    @cached_property
+    def output(self) -> Gram:
+        """The layer's output in evaluation mode."""
+        return self.layer(self.gram)
+
+    @cached_property
+    def outputs(self) -> dict[str, Gram]:
+        """Its outputs in both modes, for both Grams."""
+        return {
+            "evaluation, random Gram": self.output,
+            "evaluation, degenerate Gram": self.layer(self.degenerate),
+            "training, random Gram": self.training_copy()(self.gram),
+            "training, degenerate Gram": self.training_copy()(self.degenerate),
+        }
+
+    def plans(self) -> Iterator[tuple[str, Plan]]:
+        """The plan of the layer, and those that its contracts promise to be like it."""
+        plan = self.layer.plan(self.gram.ii)
+        yield "plan", plan
+        split = plan.split()
+        if split is not None:
+            yield "the rest of plan.split()", split[1]
+
+    def random(self, *shape: int) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed)
+        return torch.randn(shape, generator=generator, dtype=INDUCING_DTYPE)
+
+
+def require_same(actual: Gram, expected: Gram, tolerance: float, what: str) -> None:
+    """Raise if two Grams differ in a block."""
+    require_close(actual.ii, expected.ii, PRECISE, f"{what}, ii")
+    require_close(actual.it, expected.it, tolerance, f"{what}, it")
+    require_close(actual.tt, expected.tt, tolerance, f"{what}, tt")
+
+
+def require_identical(actual: Gram, expected: Gram, what: str) -> None:
+    """Raise if two Grams differ in any bit."""
+    for name in ("ii", "it", "tt"):
+        left, right = getattr(actual, name), getattr(expected, name)
+        require(torch.equal(left, right), f"{what}: block {name} is not identical")
+
+
+# -- the value of the output -------------------------------------------------------------------
+
+
+def returns_gram(case: Case) -> None:
+    """The output is a finite Gram of as many images, ii in float64, the data's dtype kept."""
+    for what, out in case.outputs.items():
+        require(isinstance(out, Gram), f"{what}: the output is a {type(out).__name__}, not a Gram")
+        require(out.ii.dtype == INDUCING_DTYPE, f"{what}: ii is {out.ii.dtype}")
+        require(
+            out.dtype == case.gram.dtype,
+            f"{what}: data came as {case.gram.dtype}, left {out.dtype}",
+        )
+        given = len(case.degenerate if "degenerate" in what else case.gram)
+        require(len(out) == given, f"{what}: {given} images came in, {len(out)} came out")
+        for name in ("ii", "it", "tt"):
+            require_finite(getattr(out, name), f"{name} ({what})")
+
+
+def symmetric(case: Case) -> None:
+    """G_ii is symmetric."""
+    for what, out in case.outputs.items():
+        require_close(out.ii, out.ii.T, PRECISE, f"{what}: G_ii and its transpose")
+
+
+def positive_semidefinite(case: Case) -> None:
+    """No eigenvalue of G_ii is negative."""
+    for what, out in case.outputs.items():
+        values = torch.linalg.eigvalsh(out.ii.detach())
+        slack = PRECISE * float(values.abs().max())
+        require_not_negative(values.min(), slack, f"{what}: smallest eigenvalue of G_ii")
+
+
+def variances_not_negative(case: Case) -> None:
+    """g_tt ≥ 0, without slack: kernels take its square root."""
+    for what, out in case.outputs.items():
+        require_not_negative(out.tt.detach(), 0.0, f"{what}: g_tt")
+
+
+def cauchy_schwarz(case: Case) -> None:
+    """|G_it|² ≤ G_ii · g_tt for every inducing point and every pixel."""
+    for what, out in case.outputs.items():
+        it, tt = out.it.detach().to(INDUCING_DTYPE), out.tt.detach().to(INDUCING_DTYPE)
+        own = out.ii.detach().diagonal().reshape(-1, *(1,) * (it.ndim - 2))
+        bound = own * tt.unsqueeze(1)
+        slack = case.tolerance.equal * bound.max()
+        require_not_negative(bound - it.square(), slack, f"{what}: G_ii·g_tt − |G_it|²")
+
+
+def schur_complement(case: Case) -> None:
+    """g_tt − G_ti G_ii⁻¹ G_it ≥ 0: the variance that the inducing points leave unexplained."""
+    for what, out in case.outputs.items():
+        ii, tt = out.ii.detach(), out.tt.detach().to(INDUCING_DTYPE)
+        ridge = case.tolerance.ridge * ii.diagonal().mean().expand(len(ii))
+        factor = cholesky(ii + torch.diag(ridge), "the outgoing G_ii")
+        columns = out.it.detach().to(INDUCING_DTYPE).movedim(1, 0)
+        white = whiten(factor, columns.flatten(1)).reshape(columns.shape).movedim(0, 1)
+        slack = case.tolerance.schur * tt.max()
+        left = tt - explained(white)
+        require_not_negative(left, slack, f"{what}: g_tt − G_ti G_ii⁻¹ G_it")
+
+
+def kl_not_negative(case: Case) -> None:
+    """Every KL term is one finite float64 number, not negative, as is its weight ν."""
+    for name, term in case.layer.plan(case.gram.ii).kl.items():
+        what = f"the KL term '{name}'"
+        require(term.value.shape == (), f"{what} has shape {tuple(term.value.shape)}")
+        require(term.value.dtype == INDUCING_DTYPE, f"{what} is {term.value.dtype}")
+        require(term.nu >= 0, f"{what} has weight {term.nu}")
+        slack = PRECISE * case.gram.num_inducing
+        require_not_negative(term.value.detach(), slack, f"{what}")
+
+
+# -- what the output may depend on -------------------------------------------------------------
+
+
+def permutes_images(case: Case) -> None:
+    """Images in another order give the same output in that order, in both modes."""
+    order = torch.roll(torch.arange(len(case.gram)), 2)
+    for mode, layer, other in (
+        ("evaluation", case.layer, case.layer),
+        ("training", case.training_copy(), case.training_copy()),
+    ):
+        expected, actual = layer(case.gram)[order], other(case.gram[order])
+        what = f"{mode}: the output of permuted images, and the permuted output"
+        require_same(actual, expected, case.tolerance.equal, what)
+
+
+def permutes_inducing(case: Case) -> None:
+    """Inducing points in another order give the same output in that order."""
+    order = torch.roll(torch.arange(case.gram.num_inducing), 1)
+
+    def permuted(gram: Gram) -> Gram:
+        return Gram(gram.ii[order][:, order], gram.it[:, order], gram.tt)
+
+    what = "permuted inducing points and permuted output"
+    actual = case.layer(permuted(case.gram))
+    require_same(actual, permuted(case.output), case.tolerance.equal, what)
+
+
+def batch_independent(case: Case) -> None:
+    """In evaluation an image alone gives what it gives in a batch."""
+    for index in range(len(case.gram)):
+        alone = case.layer(case.gram[index])
+        what = f"image {index} alone and in the batch"
+        require_same(alone, case.output[index], case.tolerance.equal, what)
+
+
+def inducing_block_free_of_data(case: Case) -> None:
+    """The outgoing G_ii depends on the incoming G_ii alone: the plan's, whatever the data."""
+    plan = case.layer.plan(case.gram.ii)
+    before = plan.ii.detach().clone()
+    other = Gram(case.gram.ii, case.gram.it.flip(0) * 0.5, case.gram.tt.flip(0))
+    for what, gram in (("the data", case.gram), ("other data", other)):
+        plan(gram)
+        require(torch.equal(plan.ii, before), f"plan.ii changed when the plan was given {what}")
+        require_close(case.layer(gram).ii, before, PRECISE, f"layer(gram).ii and plan.ii, {what}")
+
+
+def calling_changes_nothing(case: Case) -> None:
+    """Calling creates no parameter or buffer and changes none; in training, buffers may change."""
+    for mode, layer in (("evaluation", case.layer), ("training", case.training_copy())):
+        before = {name: value.detach().clone() for name, value in layer.state_dict().items()}
+        learned = {name for name, _ in layer.named_parameters()}
+        layer(case.gram)
+        _loss(layer, case.gram).detach()
+        after = layer.state_dict()
+        created, lost = after.keys() - before.keys(), before.keys() - after.keys()
+        require(not created, f"{mode}: calling the layer created {sorted(created)}")
+        require(not lost, f"{mode}: calling the layer removed {sorted(lost)}")
+        for name, value in before.items():
+            if mode == "evaluation" or name in learned:
+                same = torch.equal(after[name], value)
+                require(same, f"{mode}: calling the layer changed {name}")
+
+
+# -- plans -------------------------------------------------------------------------------------
+
+
+def plan_is_the_layer(case: Case) -> None:
+    """``layer.plan(ii)(gram)`` is ``layer(gram)``, as often as it is called."""
+    plan = case.layer.plan(case.gram.ii)
+    for what in ("the plan's first result", "the plan's second result"):
+        require_same(plan(case.gram), case.output, case.tolerance.equal, f"{what} and the layer's")
+
+
+def split_contract(case: Case) -> None:
+    """``it ← matrix · it`` followed by the rest of ``plan.split()`` is the plan."""
+    plan = case.layer.plan(case.gram.ii)
+    split = plan.split()
+    if split is None:
+        return
+    matrix, rest = split
+    it, tt = rest.data(mix(matrix, case.gram.it), case.gram.tt)
+    what = "the plan, and its split: matrix then rest"
+    require_same(Gram(rest.ii, it, tt), case.output, case.tolerance.equal, what)
+    require_same(plan(case.gram), case.output, case.tolerance.equal, "the plan after split()")
+
+
+def premultiplied_contract(case: Case) -> None:
+    """``plan.premultiplied(M)`` is the plan followed by ``it ← M · it``; M may be a diagonal."""
+    size = case.output.num_inducing
+    for name, plan in case.plans():
+        expected_it, expected_tt = plan.data(case.gram.it, case.gram.tt)
+        for kind, matrix in (
+            ("a matrix", case.random(size + 1, size)),
+            ("a diagonal", case.random(size)),
+        ):
+            absorbed = plan.premultiplied(matrix)
+            if absorbed is None:
+                continue
+            it, tt = absorbed.data(case.gram.it, case.gram.tt)
+            what = f"{name}.premultiplied({kind}), and {kind} times its output"
+            tolerance = case.tolerance.equal
+            require_close(it, mix(matrix, expected_it), tolerance, f"{what}, it")
+            require_close(tt, expected_tt, tolerance, f"{what}, tt")
+            again, _ = plan.data(case.gram.it, case.gram.tt)
+            require_close(again, expected_it, tolerance, f"{name} after premultiplied({kind}), it")
+
+
+# -- derivatives and state ---------------------------------------------------------------------
+
+
+def _loss(layer: Layer, gram: Gram) -> Tensor:
+    """One number that depends on everything a layer gives."""
+    plan = layer.plan(gram.ii)
+    out = plan(gram)
+    blocks = [block.to(INDUCING_DTYPE) for block in (out.ii, out.it, out.tt)]
+    weights = [torch.linspace(0.5, 1.5, b.numel(), dtype=b.dtype).reshape(b.shape) for b in blocks]
+    parts = [(w * b).sum() for w, b in zip(weights, blocks, strict=True)]
+    return torch.stack([*parts, *(term.weighted for term in plan.kl.values())]).sum()
+
+
+def gradients_finite(case: Case) -> None:
+    """Derivatives by parameters and by inputs are finite, also where images are degenerate."""
+    for kind, gram in (("random", case.gram), ("degenerate", case.degenerate)):
+        for mode, layer in (("evaluation", case.layer), ("training", case.training_copy())):
+            leaves = {
+                name: getattr(gram, name).detach().clone().requires_grad_()
+                for name in ("ii", "it", "tt")
+            }
+            parameters = {n: p for n, p in layer.named_parameters() if p.requires_grad}
+            loss = _loss(layer, Gram(**leaves))
+            sources = [*leaves.values(), *parameters.values()]
+            gradients = torch.autograd.grad(loss, sources, allow_unused=True)
+            for name, gradient in zip([*leaves, *parameters], gradients, strict=True):
+                if gradient is not None:
+                    what = f"the gradient by {name} ({mode}, {kind} Gram)"
+                    require_finite(gradient, what)
+
+
+def initialise_returns_output(case: Case) -> None:
+    """``initialise(gram)`` returns what the layer then gives for that Gram."""
+    layer = copy.deepcopy(case.fresh).train()
+    returned = layer.initialise(case.gram)
+    what = "the Gram returned by initialise, and that of the layer"
+    require_same(returned, layer(case.gram), case.tolerance.equal, what)
+
+
+def survives_copying(case: Case) -> None:
+    """A deep copy, and a fresh layer that loads the state_dict, give identical output."""
+    copied = copy.deepcopy(case.layer)
+    require_identical(copied(case.gram), case.output, "a deep copy")
+    loaded = copy.deepcopy(case.fresh).eval()
+    loaded.load_state_dict(case.layer.state_dict())
+    require_identical(loaded(case.gram), case.output, "a fresh layer with the state_dict loaded")
+
+
+def survives_pickling(case: Case) -> None:
+    """Pickled and unpickled, the layer gives identical output."""
+    unpickled = pickle.loads(pickle.dumps(case.layer))
+    require_identical(unpickled(case.gram), case.output, "the unpickled layer")
+
+
+def parameters_stay_float64(case: Case) -> None:
+    """Parameters are float64 and stay so, as do the results, whatever ``.to(dtype)`` is told."""
+    for dtype in (torch.float64, torch.float32):
+        moved = copy.deepcopy(case.layer).to(dtype)
+        for name, value in moved.state_dict().items():
+            if value.dtype.is_floating_point:
+                require(
+                    value.dtype == INDUCING_DTYPE, f"{name} is {value.dtype} after .to({dtype})"
+                )
+        require_identical(moved(case.gram), case.output, f"the layer after .to({dtype})")
+
+
+LAYER_REQUIREMENTS: tuple[Callable[[Case], None], ...] = (
+    calling_changes_nothing,  # first, before anything else has called the layer
+    returns_gram,
+    symmetric,
+    positive_semidefinite,
+    variances_not_negative,
+    cauchy_schwarz,
+    schur_complement,
+    kl_not_negative,
+    initialise_returns_output,
+    inducing_block_free_of_data,
+    plan_is_the_layer,
+    split_contract,
+    premultiplied_contract,
+    permutes_images,
+    permutes_inducing,
+    batch_independent,
+    gradients_finite,
+    survives_copying,
+    survives_pickling,
+    parameters_stay_float64,
+)

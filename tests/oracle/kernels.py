@@ -1,0 +1,105 @@
+"""Kernels as functions of three numbers: k(x, y) from c = G_xy, a = G_xx and b = G_yy (Eq. 2-4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from oracle.blocks import Array, Blocks
+
+KernelFunction = Callable[[Array, Array, Array], Array]
+
+
+def apply_kernel(kernel: KernelFunction, gram: Blocks) -> Blocks:
+    """The kernel of every entry of every block."""
+    own = np.diag(gram.ii)
+    across = own.reshape(1, -1, *(1,) * len(gram.space))
+    return Blocks(
+        kernel(gram.ii, own[:, None], own[None, :]),
+        kernel(gram.it, across, gram.tt[:, None]),
+        kernel(gram.tt, gram.tt, gram.tt),
+    )
+
+
+def arc_cosine(order: int, weight_variance: float = 1.0, bias_variance: float = 0.0):
+    """Cho & Saul (2009), n = 0, 1, 2: ``|x|ⁿ|y|ⁿ J_n(θ) / π`` with θ the angle between x and y."""
+
+    def angular(theta: Array) -> Array:
+        if order == 0:
+            return math.pi - theta
+        if order == 1:
+            return np.sin(theta) + (math.pi - theta) * np.cos(theta)
+        return 3 * np.sin(theta) * np.cos(theta) + (math.pi - theta) * (1 + 2 * np.cos(theta) ** 2)
+
+    def kernel(c: Array, a: Array, b: Array) -> Array:
+        norms = np.sqrt(a * b)
+        theta = np.arccos(np.clip(c / norms, -1, 1))
+        return weight_variance * norms**order * angular(theta) / math.pi + bias_variance
+
+    return kernel
+
+
+def isotropic(profile: Callable[[Array], Array], lengthscale: float, scale: float):
+    """``scale · profile(r)`` of the distance r in units of the length scale (Eq. 2)."""
+
+    def kernel(c: Array, a: Array, b: Array) -> Array:
+        distance = np.sqrt(np.maximum(a - 2 * c + b, 0)) / lengthscale
+        return scale * profile(distance)
+
+    return kernel
+
+
+def squared_exponential(lengthscale: float, scale: float):
+    return isotropic(lambda r: np.exp(-(r**2) / 2), lengthscale, scale)
+
+
+def matern(smoothness: float, lengthscale: float, scale: float):
+    """Rasmussen & Williams (2006), Eq. 4.16 and 4.17."""
+    profiles = {
+        0.5: lambda r: np.exp(-r),
+        1.5: lambda r: (1 + math.sqrt(3) * r) * np.exp(-math.sqrt(3) * r),
+        2.5: lambda r: (1 + math.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-math.sqrt(5) * r),
+    }
+    return isotropic(profiles[smoothness], lengthscale, scale)
+
+
+def rational_quadratic(alpha: float, lengthscale: float, scale: float):
+    """Rasmussen & Williams (2006), Eq. 4.19."""
+    return isotropic(lambda r: (1 + r**2 / (2 * alpha)) ** -alpha, lengthscale, scale)
+
+
+def normalised_gaussian(gamma: float):
+    """Shankar et al. (2020): ``|x||y| exp(γ(cos θ − 1))``."""
+    return lambda c, a, b: np.sqrt(a * b) * np.exp(gamma * (c / np.sqrt(a * b) - 1))
+
+
+def linear():
+    """``k(x, y) = G_xy``."""
+    return lambda c, a, b: c
+
+
+def scaled(kernel: KernelFunction, factor: float):
+    return lambda c, a, b: factor * kernel(c, a, b)
+
+
+def total(kernels: Sequence[KernelFunction]):
+    """The sum of kernels."""
+    return lambda c, a, b: sum(kernel(c, a, b) for kernel in kernels)
+
+
+def product(kernels: Sequence[KernelFunction]):
+    def kernel(c: Array, a: Array, b: Array) -> Array:
+        value = np.ones(np.broadcast(c, a, b).shape)
+        for factor in kernels:
+            value = value * factor(c, a, b)
+        return value
+
+    return kernel
+
+
+def convex_combination(kernels: Sequence[KernelFunction], weights: Sequence[float]):
+    """``Σ wₖ kₖ / Σ wₖ``."""
+    whole = sum(weights)
+    return total([scaled(k, w / whole) for k, w in zip(kernels, weights, strict=True)])

@@ -1,0 +1,49 @@
+"""What the README shows, runs."""
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_python_of_the_readme_runs():
+    text = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 4
+    scope: dict = {}
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), scope)
+    assert scope["nngp"](scope["images"][:2, :, :6, :6]).shape == (2, 2)
+
+
+def test_every_page_that_is_linked_exists():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_digits_example_trains(monkeypatch, capsys):
+    arguments = ["digits.py", "--epochs", "1", "--batch", "256", "--inducing", "8", "8"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    runpy.run_path(str(ROOT / "examples" / "digits.py"), run_name="__main__")
+    accuracy, log_likelihood = re.search(
+        r"test accuracy ([\d.]+)%, test log-likelihood (-?[\d.]+)", capsys.readouterr().out
+    ).groups()
+    assert float(accuracy) > 12
+    assert -3 < float(log_likelihood) < 0
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_every_script_explains_itself(folder, monkeypatch, capsys):
+    scripts = sorted((ROOT / folder).glob("*.py"))
+    assert scripts
+    for script in scripts:
+        monkeypatch.setattr(sys, "argv", [script.name, "--help"])
+        with pytest.raises(SystemExit) as stop:
+            runpy.run_path(str(script), run_name="__main__")
+        assert stop.value.code == 0
+        assert "usage:" in capsys.readouterr().out
