@@ -8,6 +8,7 @@ largest absolute value of that block, with the data path in float64 and in float
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -32,6 +33,9 @@ def largest_deviations() -> dict[str, dict[torch.dtype, list[float]]]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     torch.set_num_threads(1)
     rows = largest_deviations()
     table = Table(title="Largest relative deviation from the oracle")

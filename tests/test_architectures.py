@@ -119,7 +119,7 @@ def test_published_differs_from_the_paper_where_it_says():
     kernels = [m for m in model.modules() if isinstance(m, dkm.ArcCosine)]
     assert len({id(kernel) for kernel in kernels}) == len(kernels) == 5
     for kernel in kernels:
-        assert float(kernel.bias_variance(torch.ones(()))) == pytest.approx(0.1)
+        assert kernel.bias_variance(torch.ones(())).item() == pytest.approx(0.1)
     norms = [m for m in model.modules() if isinstance(m, dkm.Norm)]
     assert all(norm.statistics == "batch" for norm in norms)
     assert model.head_kl == "mean"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -114,6 +115,10 @@ class Gram:
 
     def __getitem__(self, index: Index) -> Gram:
         """The Gram of some of the images; an integer keeps the image axis."""
+        if isinstance(index, tuple):
+            index = list(index)
+        elif hasattr(index, "__index__") and getattr(index, "ndim", 0) == 0:
+            index = operator.index(index)
         if isinstance(index, int):
             if not -len(self) <= index < len(self):
                 raise IndexError(f"image {index} of a Gram with {len(self)} images")
@@ -129,7 +134,7 @@ class Gram:
                 raise GramError(f"a Gram is scaled by one number, got shape {tuple(factor.shape)}")
             small = factor.to(self.dtype)
             return Gram(self.ii * factor.to(INDUCING_DTYPE), self.it * small, self.tt * small)
-        if factor < 0:
+        if not factor >= 0:
             raise GramError(f"a Gram is scaled by a number that is not negative, got {factor}")
         return Gram(self.ii * factor, self.it * factor, self.tt * factor)
 
@@ -152,13 +157,15 @@ class Gram:
         )
 
     def require_like(self, other: Gram) -> None:
-        """Raise a :class:`GramError` that names the block in which ``other`` differs in shape."""
+        """Raise a :class:`GramError` that names the block in which ``other`` differs."""
         for name in ("ii", "it", "tt"):
             mine, theirs = getattr(self, name).shape, getattr(other, name).shape
             if mine != theirs:
                 raise GramError(
                     f"two Grams do not match in block {name}: {tuple(mine)} and {tuple(theirs)}"
                 )
+        if self.dtype != other.dtype:
+            raise GramError(f"two Grams do not match in dtype: {self.dtype} and {other.dtype}")
 
     def to(self, *args: Any, **kwargs: Any) -> Gram:
         """Move to a device, and cast the data blocks to a dtype; ``ii`` stays float64."""

@@ -14,6 +14,7 @@ from convdkm.gram import INDUCING_DTYPE
 from convdkm.head import Marginals
 from convdkm.layers.base import keep_dtype
 from convdkm.layers.conv import check_choice
+from convdkm.numerics import safe_sqrt
 from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
 
 Expectation = Literal["nodes", "monte-carlo"]
@@ -128,7 +129,7 @@ class Categorical(Likelihood):
         else:
             size = (len(mean), self.samples, self.num_outputs)
             noise = torch.randn(size, dtype=mean.dtype, device=mean.device)
-        return mean + marginals.variance.sqrt().unsqueeze(1) * noise
+        return mean + safe_sqrt(marginals.variance).unsqueeze(1) * noise
 
     def check_targets(self, targets: Tensor, count: int) -> Tensor:
         return check_labels(targets, self.num_outputs, count)
@@ -227,7 +228,7 @@ class Gaussian(Likelihood):
         else:
             size = (self.samples, *mean.shape)
             draws = torch.randn(size, dtype=mean.dtype, device=mean.device)
-            squares = (targets - mean - variance.sqrt() * draws).square().mean(0)
+            squares = (targets - mean - safe_sqrt(variance) * draws).square().mean(0)
         constant = self.num_outputs * torch.log(2 * math.pi * noise)
         return -0.5 * (constant + squares.sum(1) / noise)
 

@@ -1,6 +1,6 @@
-r"""The only place that factorises a matrix.
+r"""The only place that factorises a matrix, and the few functions that must not go wrong.
 
-Everything here works on the inducing chain, in float64. The building block is the *whitened*
+Factorisations work on the inducing chain, in float64. The building block is the *whitened*
 coordinate of a block :math:`K_{it}`: with :math:`K_{ii} = L L^T` it is :math:`V = L^{-1} K_{it}`,
 so that :math:`K_{ti} K_{ii}^{-1} K_{it} = V^T V` and the variance that the inducing points leave
 unexplained, :math:`k_{tt} - |V|^2`, is a difference that can be clamped at zero without hiding an
@@ -10,9 +10,11 @@ error (it is a variance, and only rounding can make it negative).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from convdkm.errors import InvalidInputError, NotFiniteError, NotPositiveDefiniteError
@@ -160,3 +162,24 @@ def pivoted_cholesky_order(features: Tensor, count: int) -> Tensor:
 def standard_normal(shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
     """Standard normal numbers in float64, drawn on the CPU so that every device gets the same."""
     return torch.randn(tuple(shape), generator=generator, dtype=torch.float64, device="cpu")
+
+
+class _SafeSqrt(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        root = value.clamp(min=0).sqrt()
+        ctx.save_for_backward(root)
+        return root
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (root,) = ctx.saved_tensors
+        zero = root == 0
+        return (0.5 * grad / root.masked_fill(zero, 1)).masked_fill(zero, 0)
+
+
+def safe_sqrt(value: Tensor) -> Tensor:
+    """Square root of a number that is not negative, with derivative 0 at 0."""
+    result: Tensor = _SafeSqrt.apply(value)
+    return result

@@ -8,8 +8,8 @@ from convdkm.kernels.isotropic import (
     NormalisedGaussian,
     RationalQuadratic,
     SquaredExponential,
-    safe_sqrt,
 )
+from convdkm.numerics import safe_sqrt
 
 __all__ = [
     "ArcCosine",

@@ -34,7 +34,7 @@ from convdkm.kernels.base import Kernel, Positive
 def _sine_and_angle(cross: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """``s = |x||y| sin θ`` and ``π − θ``."""
     sine = (left * right - cross.square()).clamp_(min=0).sqrt_()
-    return sine, math.pi - torch.atan2(sine, cross)
+    return sine, math.pi / 2 + torch.atan2(cross, sine)
 
 
 def _safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -97,7 +97,7 @@ class ArcCosine(Kernel):
     r"""Arc-cosine kernel :math:`\sigma_w^2\,k_n(x, y) + \sigma_b^2`.
 
     Order 1, the kernel of the ReLU, is the paper's choice everywhere. It is scaled so that
-    :math:`k_1(x, x) = G_{xx}`.
+    :math:`k_1(x, x) = G_{xx}`. A point that is zero counts as orthogonal to all others.
 
     Args:
         order: 0 (step function), 1 (ReLU) or 2 (squared ReLU).
@@ -138,7 +138,7 @@ class ArcCosine(Kernel):
         return self._affine(arccosine(cross, left, right, self.order))
 
     def variance(self, own: Tensor) -> Tensor:
-        value = (torch.ones_like(own), own, 3 * own.square())[self.order]
+        value = (0.5 + 0.5 * (own > 0).to(own.dtype), own, 3 * own.square())[self.order]
         return self._affine(value)
 
     def extra_repr(self) -> str:

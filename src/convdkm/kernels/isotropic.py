@@ -12,35 +12,13 @@ A new one is a single function::
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from convdkm.errors import InvalidInputError
 from convdkm.kernels.base import Kernel, Positive
-
-
-class _SafeSqrt(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        root = value.clamp(min=0).sqrt()
-        ctx.save_for_backward(root)
-        return root
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (root,) = ctx.saved_tensors
-        zero = root == 0
-        return (0.5 * grad / root.masked_fill(zero, 1)).masked_fill(zero, 0)
-
-
-def safe_sqrt(value: Tensor) -> Tensor:
-    """Square root of a number that is not negative, with derivative 0 at 0."""
-    result: Tensor = _SafeSqrt.apply(value)
-    return result
+from convdkm.numerics import safe_sqrt
 
 
 class Isotropic(Kernel):

@@ -43,7 +43,9 @@ def window_variance(window: Window, tt: Tensor, border: Border) -> Tensor:
     paper's Γ does; ``"inside"`` divides by the number of places inside, as the published runs did.
     """
     total = window.sum(tt)
-    return total / (window.counts(tt.shape[1:], tt) if border == "inside" else window.count)
+    if border == "zero":
+        return total / window.count
+    return total / window.counts(tt.shape[1:], tt).clamp(min=1)
 
 
 class _ConvPlan(Plan):

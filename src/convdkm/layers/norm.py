@@ -32,7 +32,7 @@ Statistics = Literal["running", "batch"]
 def _inverse_root(variance: Tensor) -> Tensor:
     """``variance^(-1/2)``, and zero where the variance is zero."""
     zero = variance <= 0
-    return variance.masked_fill(zero, 1).rsqrt().masked_fill(zero, 0)
+    return variance.masked_fill(zero, 1).sqrt().reciprocal().masked_fill(zero, 0)
 
 
 class RunningStatistics(LazyState):
@@ -50,6 +50,12 @@ class RunningStatistics(LazyState):
     def current(self, name: str, batch: Tensor) -> Tensor:
         """The statistic to use: of the batch in training, and the running one in evaluation."""
         running = getattr(self, name)
+        needed = self.training or self.statistics == "running"
+        if needed and running is not None and running.shape != batch.shape:
+            raise GramError(
+                f"this layer's running statistics are for shape {tuple(running.shape)}, but the"
+                f" incoming Gram needs {tuple(batch.shape)}; were the images of another size?"
+            )
         if self.training or self.statistics == "batch":
             if self.training and running is not None:
                 with torch.no_grad():
@@ -59,11 +65,6 @@ class RunningStatistics(LazyState):
             raise NotInitialisedError(
                 "this layer needs the running statistics of its batches, and has seen none; call"
                 " initialise(images, labels) on the model, or load a state_dict first"
-            )
-        if running.shape != batch.shape:
-            raise GramError(
-                f"this layer's running statistics are for shape {tuple(running.shape)}, but the"
-                f" incoming Gram needs {tuple(batch.shape)}; were the images of another size?"
             )
         return running.to(batch.dtype)
 

@@ -19,7 +19,7 @@ _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 
 def _per_axis(name: str, value: Size, ndim: int, least: int) -> tuple[int, ...]:
-    values = (value,) * ndim if isinstance(value, int) else tuple(value)
+    values = tuple(value) if isinstance(value, Sequence) else (value,) * ndim
     if len(values) != ndim or any(not isinstance(v, int) or v < least for v in values):
         raise InvalidInputError(
             f"{name} must be an integer or {ndim} integers, each at least {least}; got {value!r}"
