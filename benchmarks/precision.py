@@ -12,7 +12,7 @@ import argparse
 import copy
 import math
 import os
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -74,35 +74,35 @@ def main() -> None:
         name: torch.optim.Adam(model.parameters(), lr=arguments.rate, betas=(0.8, 0.9))
         for name, model in models.items()
     }
-    seconds = dict.fromkeys(models, 0.0)
     curves: dict[str, list[float]] = {name: [] for name in models}
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(arguments.seed))
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads; objective at each step,")
-    print("and the relative difference of its mean over the last steps from float64's")
+
+    def train(name: str, batch: torch.Tensor) -> None:
+        torch.set_num_threads(1)
+        objective = models[name].objective(images[batch], labels[batch], num_data=len(images))
+        optimisers[name].zero_grad()
+        (-objective.total).backward()
+        optimisers[name].step()
+        curves[name].append(float(objective.total.detach()))
+
+    print(f"torch {torch.__version__}; the objective at each step, and the relative difference of")
+    print(f"its mean over the last {arguments.every} steps from that of float64")
     others = [name for name in models if name != "float64"]
     print("step", *(f"{name:>11}" for name in models), *(f"{'Δ ' + name:>11}" for name in others))
-    for step in range(arguments.steps):
-        batch = order.roll(-step * arguments.batch)[: arguments.batch]
-        for name, model in models.items():
-            start = time.perf_counter()
-            objective = model.objective(images[batch], labels[batch], num_data=len(images))
-            optimisers[name].zero_grad()
-            (-objective.total).backward()
-            optimisers[name].step()
-            seconds[name] += time.perf_counter() - start
-            curves[name].append(float(objective.total.detach()))
-            if math.isnan(curves[name][-1]):
-                raise SystemExit(f"step {step}: the objective in {name} is not a number")
-        if (step + 1) % arguments.every == 0 or step in (0, arguments.steps - 1):
-            recent = slice(-arguments.every, None)
-            values = (f"{curves[name][-1]:11.6f}" for name in models)
-            drift = (relative(curves[name][recent], curves["float64"][recent]) for name in others)
-            print(f"{step + 1:4d}", *values, *(f"{value:11.1e}" for value in drift), flush=True)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for step in range(arguments.steps):
+            batch = order.roll(-step * arguments.batch)[: arguments.batch]
+            list(pool.map(train, models, [batch] * len(models)))
+            if any(math.isnan(curve[-1]) for curve in curves.values()):
+                raise SystemExit(f"step {step + 1}: an objective is not a number: {curves}")
+            if (step + 1) % arguments.every == 0 or step in (0, arguments.steps - 1):
+                recent = {name: curve[-arguments.every :] for name, curve in curves.items()}
+                values = (f"{curve[-1]:11.6f}" for curve in curves.values())
+                drift = (f"{relative(recent[name], recent['float64']):11.1e}" for name in others)
+                print(f"{step + 1:4d}", *values, *drift, flush=True)
     for name in others:
         whole = relative(curves[name], curves["float64"])
         print(f"mean of the whole curve, {name} against float64: {whole:.1e}")
-    for name, value in seconds.items():
-        print(f"{name}: {value / arguments.steps:.3f} s a step")
 
 
 if __name__ == "__main__":

@@ -93,6 +93,7 @@ LAYERS = {
         (2, 2),
         {},
     ),
+    "gram, almost nothing but rounding": (dkm.GramLayer(5, initial_scale=1e-12), (2, 2), {}),
     "gram, no regularisation": (dkm.GramLayer(5, 0.0), (2,), {}),
     "gram, NNGP": (dkm.GramLayer(5, math.inf), (2,), {"permutes_inducing": True}),
     "centre": (dkm.Centre(), (3, 3), {}),
@@ -181,6 +182,18 @@ def test_normalisation_by_the_batch_must_be_declared(data):
     check_layer(norm, num_inducing=4, space=(2,), seeds=(0,), batch_independent=False)
     with pytest.raises(ConformanceError, match="'batch_independent': image 0 alone and in the"):
         check_layer(norm, num_inducing=4, space=(2,), seeds=(0,))
+
+
+def test_no_public_layer_is_left_out():
+    tried = [*KERNELS.values(), *(layer for layer, *_ in LAYERS.values()), dkm.Norm()]
+    checked = {type(module) for layer in tried for module in layer.modules()}
+    public = {
+        value
+        for value in vars(dkm).values()
+        if isinstance(value, type) and issubclass(value, dkm.Layer)
+    }
+    abstract = {dkm.Layer, dkm.Kernel, dkm.Isotropic}
+    assert public - abstract <= checked
 
 
 # -- what is broken is found -----------------------------------------------------------------------
@@ -615,6 +628,8 @@ def test_example_grams_are_what_they_say():
     assert not extreme.tt[0].any()
     assert torch.equal(extreme.it[1], extreme.it[2])
     assert torch.equal(extreme.it[3], -extreme.it[4])
-    assert torch.equal(extreme.it[3, :, 1], extreme.ii[:, 0])
-    assert extreme.tt[4, 2] == extreme.ii[0, 0]
+    for place, point in enumerate((3, 2, 1)):
+        assert torch.equal(extreme.it[3, :, place], extreme.ii[:, point])
+        assert extreme.tt[4, place] == extreme.ii[point, point]
+    assert torch.equal(degenerate_gram(4).it[3], degenerate_gram(4).ii[:, 3])
     assert degenerate_gram(4, (3,), zero=False).tt.min() > 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import convdkm as dkm
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.numerics import cholesky, gaussian_kl, whiten, whitened_kl
-from convdkm.testing import random_gram
+from convdkm.testing import degenerate_gram, random_gram
 
 settings.register_profile(
     "reproducible", deadline=None, derandomize=True, max_examples=25, database=None
@@ -412,6 +412,17 @@ def test_a_gram_layer_pays_for_leaving_the_kernel(gram, seed, parameterisation, 
     term = layer.plan(gram.ii).kl[""]
     assert float(term.value.detach()) > 1e-8
     assert float(term.weighted.detach()) == pytest.approx(nu * float(term.value.detach()))
+
+
+@reproducible
+@given(SEEDS, st.sampled_from(["shared", "per-output"]))
+def test_the_head_never_gives_a_negative_variance(seed, covariance):
+    """Not even where the inducing points explain all and nothing but rounding is left."""
+    gram = degenerate_gram(5, dtype=torch.float32, seed=seed)
+    head = dkm.GPHead(5, 3, covariance=covariance, parameterisation="whitened")
+    with torch.no_grad():
+        head.factor.mul_(1e-8)
+        assert head(gram).variance.min() >= 0
 
 
 # -- whole machines --------------------------------------------------------------------------------

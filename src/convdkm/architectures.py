@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import torch
 
+from convdkm.checks import check_choice
 from convdkm.errors import InvalidInputError
 from convdkm.head import Covariance, GPHead
 from convdkm.kernels import ArcCosine, Kernel
 from convdkm.layers.base import Layer
 from convdkm.layers.compose import Sequential, Skip
-from convdkm.layers.conv import Border, Conv, Mix, MixingInit, check_choice
+from convdkm.layers.conv import Border, Conv, Mix, MixingInit
 from convdkm.layers.gram_layer import GramLayer, Parameterisation
 from convdkm.layers.input import PatchInput, VectorInput
 from convdkm.layers.noise import Noise
@@ -126,6 +127,9 @@ def resnet(
         )
     if min(inducing) < 1 or min(blocks) < 1:
         raise InvalidInputError(f"inducing {inducing} and blocks {blocks} must be positive")
+    for option, pair in (("normalisation", normalisation), ("scaling", scaling)):
+        if len(pair) != 2:
+            raise InvalidInputError(f"{option} is a pair of schemes (inducing, data), got {pair!r}")
     check_choice("top", top, Top)
     kernel = ArcCosine() if kernel is None else kernel
 
@@ -208,7 +212,7 @@ def _likelihood(
             outputs,
             classes=True,
             expectation="closed-form" if closed else expectation,
-            samples=samples or 1000,
+            samples=1000 if samples is None else samples,
         )
     raise InvalidInputError(
         f"likelihood must be 'categorical', 'gaussian' or a Likelihood, got {likelihood!r}"

@@ -55,11 +55,12 @@ class NumericalError(ConvDKMError, ArithmeticError):
 
 
 class NotFiniteError(NumericalError):
-    """NaN or infinity reached a matrix factorisation."""
+    """NaN or infinity reached a matrix factorisation (size P), or the objective (size 1)."""
 
     def __init__(self, what: str, dtype: object, size: int, bad: int) -> None:
+        matrix = f"{what} ({size}×{size}, {dtype}) has {bad} NaN or infinite entries"
         super().__init__(
-            f"{what} ({size}×{size}, {dtype}) has {bad} NaN or infinite entries; the training has"
+            f"{matrix if size > 1 else f'{what} ({dtype}) is NaN or infinite'}; the training has"
             " diverged or the parameters were damaged. Try a smaller learning rate, or restart"
             " from an earlier checkpoint."
         )

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from convdkm.checks import check_choice
 from convdkm.errors import GramError, InvalidInputError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype, require_inducing
-from convdkm.layers.conv import check_choice
 from convdkm.layers.gram_layer import Parameterisation
 from convdkm.numerics import (
     cholesky,

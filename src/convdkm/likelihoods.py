@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
+from convdkm.checks import check_choice
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.head import Marginals
 from convdkm.layers.base import keep_dtype
-from convdkm.layers.conv import check_choice
 from convdkm.numerics import safe_sqrt
 from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from convdkm.errors import InvalidInputError, located
+from convdkm.errors import InvalidInputError, NotFiniteError, located
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.head import GPHead, HeadPlan, Marginals
 from convdkm.layers.base import Layer, LayerKL, Plan
@@ -119,6 +119,8 @@ class DeepKernelMachine(nn.Module):
                 raise InvalidInputError(f"{name} must be a {kind.__name__}, got {value!r}")
         if head_kl not in ("sum", "mean"):
             raise InvalidInputError(f"head_kl must be 'sum' or 'mean', got {head_kl!r}")
+        if not dtype.is_floating_point:
+            raise InvalidInputError(f"dtype must be a floating-point type, got {dtype}")
         if head.num_outputs != likelihood.num_outputs:
             raise InvalidInputError(
                 f"the head has {head.num_outputs} outputs, the likelihood {likelihood.num_outputs}"
@@ -159,12 +161,12 @@ class DeepKernelMachine(nn.Module):
             The model itself.
         """
         self.input.check(inputs)
-        generator = None if seed is None else torch.Generator().manual_seed(seed)
-        chosen = _balanced(len(inputs), targets, max_images, generator)
+        self.input.check_finite(inputs)
         if targets is not None:
             self.likelihood.check_targets(targets, len(inputs))
-        chosen = chosen.to(inputs.device)
-        inputs = inputs[chosen].to(self.device, self.dtype)
+        generator = None if seed is None else torch.Generator().manual_seed(seed)
+        chosen = _balanced(len(inputs), targets, max_images, generator)
+        inputs = self._checked(inputs[chosen.to(inputs.device)])
         with located("input"):
             gram = self.input.initialise(inputs, generator)
         with located("body"):
@@ -214,7 +216,9 @@ class DeepKernelMachine(nn.Module):
 
     def gram(self, inputs: Tensor) -> Gram:
         """The final Gram, that which the head sees."""
-        gram = self.input(self._checked(inputs))
+        inputs = self._checked(inputs)
+        with located("input"):
+            gram = self.input(inputs)
         with located("body"):
             return self.body(gram)
 
@@ -246,7 +250,11 @@ class DeepKernelMachine(nn.Module):
         expected = self.likelihood.expected_log_prob(marginals, targets).mean()
         head_kl = plan.head_kl.expand(self.head.num_outputs)
         head_kl = head_kl.sum() if self.head_kl == "sum" else head_kl.mean()
-        return Objective(expected.to(INDUCING_DTYPE), head_kl, plan.kl, num_data)
+        objective = Objective(expected.to(INDUCING_DTYPE), head_kl, plan.kl, num_data)
+        total = objective.total.detach()
+        if not total.is_meta and not bool(torch.isfinite(total)):
+            raise NotFiniteError("the objective", self.dtype, 1, 1)
+        return objective
 
     @torch.no_grad()
     def predict(self, inputs: Tensor, *, batch_size: int | None = None) -> Prediction:
@@ -270,18 +278,20 @@ class DeepKernelMachine(nn.Module):
         return plan.marginals(it, tt)
 
     def _predict(self, plan: ModelPlan, inputs: Tensor, batch_size: int | None) -> Prediction:
-        self.input.check(inputs)
         if batch_size is not None and batch_size < 1:
             raise InvalidInputError(f"batch_size must be positive, got {batch_size}")
+        inputs = self._checked(inputs)
         parts = [
-            self.likelihood.predict(self._marginals(plan, part.to(self.device, self.dtype)))
+            self.likelihood.predict(self._marginals(plan, part))
             for part in inputs.split(batch_size or len(inputs))
         ]
         return parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
 
     def _checked(self, inputs: Tensor) -> Tensor:
         self.input.check(inputs)
-        return inputs.to(self.device, self.dtype)
+        inputs = inputs.to(self.device, self.dtype)
+        self.input.check_finite(inputs)
+        return inputs
 
 
 class Predictor:

@@ -40,7 +40,7 @@ def cholesky(matrix: Tensor, what: str) -> Tensor:
         NotPositiveDefiniteError: the matrix is not positive definite even with jitter.
     """
     diagonal = matrix.diagonal()
-    mean = diagonal.mean().detach()
+    mean = diagonal.detach().abs().mean()
     for jitter in JITTERS:
         shifted = (
             matrix + torch.diag_embed((jitter * mean).expand_as(diagonal)) if jitter else matrix

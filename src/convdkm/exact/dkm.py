@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from convdkm.checks import check_choice
 from convdkm.errors import (
     ConvDKMError,
     InvalidInputError,
@@ -24,7 +25,6 @@ from convdkm.kernels import ArcCosine, Kernel
 from convdkm.layers import GramLayer, Layer, LayerKL, Plan, Sequential
 from convdkm.layers.base import keep_dtype
 from convdkm.layers.compose import prefixed
-from convdkm.layers.conv import check_choice
 from convdkm.layers.gram_layer import Parameterisation
 from convdkm.likelihoods import Gaussian
 from convdkm.prediction import RealPrediction

@@ -6,6 +6,8 @@ and :math:`G_{yy}`. It is applied to every entry of every block, and knows nothi
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -97,6 +99,8 @@ class Scaled(Kernel):
 
     def __init__(self, kernel: Kernel, factor: float = 1.0, *, learn: bool = False) -> None:
         super().__init__()
+        if not isinstance(kernel, Kernel):
+            raise InvalidInputError(f"Scaled takes a kernel, got a {type(kernel).__name__}")
         self.kernel = kernel
         self.factor = Positive("the factor of a kernel", factor, learn=learn)
 
@@ -162,7 +166,7 @@ class ConvexCombination(_Several):
     ) -> None:
         super().__init__(*kernels)
         weights = (1.0,) * len(kernels) if weights is None else tuple(weights)
-        if len(weights) != len(kernels) or any(not weight > 0 for weight in weights):
+        if len(weights) != len(kernels) or any(not 0 < weight < math.inf for weight in weights):
             raise InvalidInputError(
                 f"{len(kernels)} kernels need {len(kernels)} positive weights, got {weights}"
             )

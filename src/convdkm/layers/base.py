@@ -129,17 +129,24 @@ class LazyState(Layer):
     They are ``None`` until :meth:`Layer.initialise` or ``load_state_dict`` gives them a shape.
     """
 
-    _lazy_parameters: tuple[str, ...] = ()
-    _lazy_buffers: tuple[str, ...] = ()
+    _place: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("_place", torch.empty(0), persistent=False)
+
+    def lazy_state(self) -> tuple[str, ...]:
+        """Names of the parameters and buffers whose shapes come from data."""
+        raise NotImplementedError(f"{type(self).__name__} must define lazy_state()")
 
     def materialise(self, name: str, value: Tensor) -> None:
-        """Give the lazy parameter or buffer ``name`` its first (or a new) value."""
-        value = value.detach().to(INDUCING_DTYPE).clone()
+        """Give the parameter or buffer ``name`` its first (or a new) value."""
+        value = value.detach().to(self._place.device, INDUCING_DTYPE).clone()
         current = getattr(self, name)
         if current is not None and current.shape == value.shape:
             with torch.no_grad():
                 current.copy_(value)
-        elif name in self._lazy_parameters:
+        elif name in self._parameters:
             self.register_parameter(name, nn.Parameter(value))
         else:
             self.register_buffer(name, value)
@@ -147,12 +154,11 @@ class LazyState(Layer):
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
     ) -> None:
-        for name in (*self._lazy_parameters, *self._lazy_buffers):
+        for name in self.lazy_state():
             saved = state_dict.get(prefix + name)
             current = getattr(self, name)
             if saved is not None and (current is None or current.shape != saved.shape):
-                device = next((t.device for t in self.parameters()), saved.device)
-                self.materialise(name, torch.zeros(saved.shape, device=device))
+                self.materialise(name, torch.zeros(saved.shape))
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import overload
 
 import torch
@@ -14,41 +14,57 @@ from convdkm.layers.base import IdentityPlan, Layer, LayerKL, Plan
 
 
 class Chain(Plan):
-    """Plans applied one after the other, neighbours merged where one can absorb the other."""
+    """Plans applied one after the other, neighbours merged where one can absorb the other.
 
-    def __init__(self, plans: list[Plan], ii: Tensor, kl: dict[str, LayerKL]) -> None:
+    Args:
+        steps: the plans, each with the name of its layer.
+        ii: the outgoing inducing block.
+        kl: the KL terms of all plans.
+    """
+
+    def __init__(
+        self, steps: Sequence[tuple[str, Plan]], ii: Tensor, kl: dict[str, LayerKL]
+    ) -> None:
         super().__init__(ii, kl)
-        self.plans: list[Plan] = []
-        for plan in plans:
-            self._append(plan)
+        self.steps: list[tuple[str, Plan]] = []
+        for name, plan in steps:
+            self._append(name, plan)
 
-    def _append(self, plan: Plan) -> None:
+    def _append(self, name: str, plan: Plan) -> None:
         if isinstance(plan, IdentityPlan):
             return
-        split = plan.split() if self.plans else None
+        split = plan.split() if self.steps else None
         if split is not None:
             matrix, rest = split
-            absorbed = self.plans[-1].premultiplied(matrix)
+            before, last = self.steps[-1]
+            absorbed = last.premultiplied(matrix)
             if absorbed is not None:
-                self.plans[-1] = absorbed
+                self.steps[-1] = (before, absorbed)
                 plan = rest
-        self.plans.append(plan)
+        self.steps.append((name, plan))
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        for plan in self.plans:
-            it, tt = plan.data(it, tt)
+        for name, plan in self.steps:
+            with located(name):
+                it, tt = plan.data(it, tt)
         return it, tt
 
     def premultiplied(self, matrix: Tensor) -> Plan | None:
-        absorbed = self.plans[-1].premultiplied(matrix) if self.plans else None
-        return Chain([*self.plans[:-1], absorbed], self.ii, self.kl) if absorbed else None
+        if not self.steps:
+            return None
+        name, last = self.steps[-1]
+        absorbed = last.premultiplied(matrix)
+        return Chain([*self.steps[:-1], (name, absorbed)], self.ii, self.kl) if absorbed else None
 
     def split(self) -> tuple[Tensor, Plan] | None:
-        split = self.plans[0].split() if self.plans else None
+        if not self.steps:
+            return None
+        name, first = self.steps[0]
+        split = first.split()
         if split is None:
             return None
         matrix, rest = split
-        return matrix, Chain([rest, *self.plans[1:]], self.ii, self.kl)
+        return matrix, Chain([(name, rest), *self.steps[1:]], self.ii, self.kl)
 
 
 def prefixed(name: str, kl: dict[str, LayerKL]) -> dict[str, LayerKL]:
@@ -98,15 +114,15 @@ class Sequential(Layer):
         return self.named_layers()[index][1]
 
     def plan(self, ii: Tensor) -> Chain:
-        plans: list[Plan] = []
+        steps: list[tuple[str, Plan]] = []
         kl: dict[str, LayerKL] = {}
         for name, layer in self.named_layers():
             with located(name):
                 plan = layer.plan(ii)
-            plans.append(plan)
+            steps.append((name, plan))
             kl.update(prefixed(name, plan.kl))
             ii = plan.ii
-        return Chain(plans, ii, kl)
+        return Chain(steps, ii, kl)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         for name, layer in self.named_layers():
@@ -140,7 +156,8 @@ class _SkipPlan(Plan):
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         weight = self.weight.to(it.dtype)
-        body_it, body_tt = self.body.data(it, tt)
+        with located("body"):
+            body_it, body_tt = self.body.data(it, tt)
         with located("shortcut"):
             short_it, short_tt = self.shortcut.data(it, tt)
             _require_same_space(it, body_it, short_it)

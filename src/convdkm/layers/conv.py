@@ -3,11 +3,12 @@ r"""The kernelised convolution Γ with inter-domain inducing points (Eq. 11 and 
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from convdkm.checks import check_choice
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer, Plan, require_inducing
@@ -26,14 +27,6 @@ Border = Literal["zero", "inside"]
 
 POOL_FACTOR = 16
 """Candidates drawn for each inducing point that is chosen among real patches."""
-
-
-def check_choice(name: str, value: object, kind: object) -> None:
-    """Raise unless ``value`` is one of the strings of a ``Literal`` type."""
-    choices = get_args(kind)
-    if value not in choices:
-        listed = ", ".join(repr(choice) for choice in choices)
-        raise InvalidInputError(f"{name} must be one of {listed}; got {value!r}")
 
 
 def window_variance(window: Window, tt: Tensor, border: Border) -> Tensor:

@@ -8,10 +8,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from convdkm.checks import check_choice
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import IdentityPlan, Layer, LayerKL, Plan, require_inducing
-from convdkm.layers.conv import check_choice
 from convdkm.numerics import (
     cholesky,
     explained,

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from convdkm.checks import check_choice
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype
-from convdkm.layers.conv import Border, check_choice, window_variance
+from convdkm.layers.conv import Border, window_variance
 from convdkm.layers.window import Padding, Size, Window
 
 
@@ -83,7 +84,7 @@ class Input(nn.Module):
             )
 
     def check(self, inputs: Tensor) -> None:
-        """Raise unless ``inputs`` is a batch of finite samples of the right shape."""
+        """Raise unless ``inputs`` is a batch of samples of the right shape."""
         expected = self.sample_shape
         axes = ", ".join("any" if size is None else str(size) for size in expected)
         if not isinstance(inputs, Tensor):
@@ -104,14 +105,18 @@ class Input(nn.Module):
             )
         if inputs.shape[0] == 0 or 0 in inputs.shape:
             raise InvalidInputError(f"the batch is empty: shape {tuple(inputs.shape)}")
-        if not inputs.is_meta:
-            bad = ~torch.isfinite(inputs)
-            if bool(bad.any()):
-                which = bad.flatten(1).any(1).nonzero().flatten().tolist()
-                shown = ", ".join(map(str, which[:5])) + (", …" if len(which) > 5 else "")
-                raise InvalidInputError(
-                    f"{int(bad.sum())} input values are NaN or infinite, in samples {shown}"
-                )
+
+    def check_finite(self, inputs: Tensor) -> None:
+        """Raise if a value is NaN or infinite, naming the samples."""
+        if inputs.is_meta or bool(torch.isfinite(inputs).all()):
+            return
+        bad = ~torch.isfinite(inputs)
+        which = bad.flatten(1).any(1).nonzero().flatten().tolist()
+        shown = ", ".join(map(str, which[:5])) + (", …" if len(which) > 5 else "")
+        raise InvalidInputError(
+            f"{int(bad.sum())} input values are NaN or infinite (in {inputs.dtype}), in samples"
+            f" {shown}"
+        )
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         return super()._apply(keep_dtype(fn), recurse)

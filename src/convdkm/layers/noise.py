@@ -31,7 +31,7 @@ class Noise(Layer):
 
     def __init__(self, relative: float = 1e-4, absolute: float = 1e-4) -> None:
         super().__init__()
-        if min(relative, absolute) < 0:
+        if not (relative >= 0 and absolute >= 0):
             raise InvalidInputError(
                 f"the variance of a noise is not negative, got {relative} and {absolute}"
             )

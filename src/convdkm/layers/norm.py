@@ -16,10 +16,10 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from convdkm.checks import check_choice
 from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import LazyState, Plan
-from convdkm.layers.conv import check_choice
 from convdkm.numerics import cholesky, explained, inverse_of_lower, left_multiply, mix, whiten
 
 InducingNorm = Literal["none", "batch", "local"]
@@ -114,8 +114,6 @@ class Norm(RunningStatistics):
     and running averages by location are made by :meth:`initialise`, or by ``load_state_dict``.
     """
 
-    _lazy_parameters = ("log_inducing_scale", "log_data_scale")
-    _lazy_buffers = ("running_variance",)
     log_inducing_scale: Tensor | None
     log_data_scale: Tensor | None
     running_variance: Tensor | None
@@ -139,7 +137,7 @@ class Norm(RunningStatistics):
         self.inducing, self.data = inducing, data
         self.inducing_scale, self.data_scale = inducing_scale, data_scale
         zero = torch.zeros((), dtype=INDUCING_DTYPE)
-        for name in self._lazy_parameters:
+        for name in ("log_inducing_scale", "log_data_scale"):
             self.register_parameter(name, None)
         self.register_buffer("running_variance", None)
         if inducing_scale == "batch":
@@ -148,6 +146,14 @@ class Norm(RunningStatistics):
             self.log_data_scale = nn.Parameter(zero.clone())
         if data == "batch":
             self.register_buffer("running_variance", zero + 1)
+
+    def lazy_state(self) -> tuple[str, ...]:
+        shaped = {
+            "log_inducing_scale": self.inducing_scale == "local",
+            "log_data_scale": self.data_scale == "location",
+            "running_variance": self.data == "location",
+        }
+        return tuple(name for name, lazy in shaped.items() if lazy)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         if self.inducing_scale != "none":
@@ -260,13 +266,15 @@ class Centre(RunningStatistics):
             coordinates, :math:`F^{-1}m` with :math:`G_{ii} = F F^T`.
     """
 
-    _lazy_buffers = ("running_mean",)
     running_mean: Tensor | None
 
     def __init__(self, *, statistics: Statistics = "running", momentum: float = 0.1) -> None:
         super().__init__()
         self._set_up(momentum, statistics)
         self.register_buffer("running_mean", None)
+
+    def lazy_state(self) -> tuple[str, ...]:
+        return ("running_mean",)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         factor = cholesky(gram.ii, "the Gram matrix G_ii")

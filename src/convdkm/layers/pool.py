@@ -9,7 +9,7 @@ from torch import Tensor
 
 from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
 from convdkm.gram import Gram
-from convdkm.layers.base import Layer, LazyState, Plan
+from convdkm.layers.base import Layer, LazyState, Plan, require_inducing
 from convdkm.layers.window import Padding, Size, Window
 from convdkm.numerics import (
     cholesky,
@@ -153,7 +153,6 @@ class Flatten(LazyState):
     Mixing weights take their shape from the images, at :meth:`initialise` or ``load_state_dict``.
     """
 
-    _lazy_parameters = ("weight",)
     weight: Tensor | None
 
     def __init__(self, out_inducing: int | None = None) -> None:
@@ -162,6 +161,9 @@ class Flatten(LazyState):
             raise InvalidInputError(f"out_inducing must be positive, got {out_inducing}")
         self.out_inducing = out_inducing
         self.register_parameter("weight", None)
+
+    def lazy_state(self) -> tuple[str, ...]:
+        return () if self.out_inducing is None else ("weight",)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         if self.out_inducing is not None:
@@ -178,6 +180,7 @@ class Flatten(LazyState):
                 "the weights of a linear top layer take their shape from the images; call"
                 " initialise(images, labels) on the model, or load a state_dict first"
             )
+        require_inducing(ii, self.weight.shape[1])
         by_place = self.weight.flatten(2).permute(2, 0, 1)
         mixed = (by_place @ ii @ by_place.mT).mean(0)
         places = by_place.shape[0]

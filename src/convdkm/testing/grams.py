@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -36,15 +37,16 @@ def degenerate_gram(
 ) -> Gram:
     """The Gram of six images at which careless derivatives are NaN.
 
-    An image of zeros (``zero=False``: a random one), two images that are the same, one that is the
-    first inducing point at every place, one that is minus that point, and a random one.
+    An image of zeros (``zero=False``: a random one), two images that are the same, one whose every
+    place is an inducing point (the last, the last but one, …), minus that image, and a random one.
     """
     gram = random_gram(num_inducing, space, num_images=6, seed=seed)
     it, tt = gram.it.clone(), gram.tt.clone()
-    point = gram.ii[:, 0].reshape(-1, *(1,) * len(space)).expand(it.shape[1:])
+    places = torch.arange(math.prod(space)).reshape(tuple(space))
+    which = (num_inducing - 1 - places).remainder(num_inducing)
     if zero:
         it[0], tt[0] = 0, 0
     it[2], tt[2] = it[1], tt[1]
-    it[3], tt[3] = point, gram.ii[0, 0]
-    it[4], tt[4] = -point, gram.ii[0, 0]
+    it[3], tt[3] = gram.ii[:, which], gram.ii.diagonal()[which]
+    it[4], tt[4] = -it[3], tt[3]
     return Gram(gram.ii, it, tt).to(dtype)

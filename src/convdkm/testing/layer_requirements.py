@@ -178,7 +178,7 @@ def kl_not_negative(case: Case) -> None:
         require(term.value.dtype == INDUCING_DTYPE, f"{what} is {term.value.dtype}")
         require(term.nu >= 0, f"{what} has weight {term.nu}")
         slack = PRECISE * case.gram.num_inducing
-        require_not_negative(term.value.detach(), slack, f"{what}")
+        require_not_negative(term.value.detach(), slack, what)
 
 
 # -- what the output may depend on -------------------------------------------------------------
