@@ -161,7 +161,6 @@ class DeepKernelMachine(nn.Module):
             The model itself.
         """
         self.input.check(inputs)
-        self.input.check_finite(inputs)
         if targets is not None:
             self.likelihood.check_targets(targets, len(inputs))
         generator = None if seed is None else torch.Generator().manual_seed(seed)
@@ -289,8 +288,9 @@ class DeepKernelMachine(nn.Module):
 
     def _checked(self, inputs: Tensor) -> Tensor:
         self.input.check(inputs)
-        inputs = inputs.to(self.device, self.dtype)
-        self.input.check_finite(inputs)
+        given, inputs = inputs.dtype, inputs.to(self.device, self.dtype)
+        if given != self.dtype:
+            self.input.check_finite(inputs)
         return inputs
 
 

@@ -84,7 +84,7 @@ class Input(nn.Module):
             )
 
     def check(self, inputs: Tensor) -> None:
-        """Raise unless ``inputs`` is a batch of samples of the right shape."""
+        """Raise unless ``inputs`` is a batch of finite samples of the right shape."""
         expected = self.sample_shape
         axes = ", ".join("any" if size is None else str(size) for size in expected)
         if not isinstance(inputs, Tensor):
@@ -105,6 +105,7 @@ class Input(nn.Module):
             )
         if inputs.shape[0] == 0 or 0 in inputs.shape:
             raise InvalidInputError(f"the batch is empty: shape {tuple(inputs.shape)}")
+        self.check_finite(inputs)
 
     def check_finite(self, inputs: Tensor) -> None:
         """Raise if a value is NaN or infinite, naming the samples."""
