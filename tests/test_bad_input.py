@@ -213,7 +213,7 @@ def test_num_data_must_be_positive(model, num_data):
     text = complaint(
         dkm.InvalidInputError, model.objective, images(8, 1, 6, 6), LABELS, num_data=num_data
     )
-    assert_says(text, f"num_data must be positive, got {num_data}")
+    assert_says(text, f"num_data must be a positive integer, got {num_data}")
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])
@@ -221,12 +221,12 @@ def test_batch_size_must_be_positive(model, batch_size):
     for predictor in (model, model.folded()):
         call = predictor.predict
         text = complaint(dkm.InvalidInputError, call, images(8, 1, 6, 6), batch_size=batch_size)
-        assert_says(text, f"batch_size must be positive, got {batch_size}")
+        assert_says(text, f"batch_size must be a positive integer, got {batch_size}")
 
 
 def test_max_images_must_be_positive(model):
     text = complaint(dkm.InvalidInputError, model.initialise, images(8, 1, 6, 6), max_images=0)
-    assert_says(text, "max_images must be positive, got 0")
+    assert_says(text, "max_images must be a positive integer, got 0")
 
 
 # -- Grams -----------------------------------------------------------------------------------------
@@ -562,7 +562,7 @@ BAD_OPTIONS = {
     "border": (lambda: dkm.Conv(4, 4, 3, border="wrap"), ["border", "'zero', 'inside'", "'wrap'"]),
     "mixing": (lambda: dkm.Conv(4, 4, 3, mixing="k-means"), ["'random', 'patches'", "'k-means'"]),
     "axes": (lambda: dkm.Conv(4, 4, 3, ndim=4), ["1, 2 or 3 spatial axes", "ndim=4"]),
-    "mix": (lambda: dkm.Mix(0, 4), ["inducing points must be positive"]),
+    "mix": (lambda: dkm.Mix(0, 4), ["in_inducing must be a positive integer"]),
     "mix identity": (lambda: dkm.Mix(3, 4, identity=True), ["square", "3 → 4"]),
     "gram points": (lambda: dkm.GramLayer(0), ["num_inducing", "positive integer", "got 0"]),
     "negative nu": (lambda: dkm.GramLayer(4, -1.0), ["nu must lie between 0 and inf", "-1.0"]),
@@ -599,10 +599,13 @@ BAD_OPTIONS = {
     "NaN noise": (lambda: dkm.Noise(0.0, math.nan), ["noise", "nan"]),
     "pool": (lambda: dkm.AveragePool(0), ["kernel_size", "got 0"]),
     "pool padding": (lambda: dkm.AveragePool(2, padding=2), ["padding 2", "size 2", "outside"]),
-    "flatten": (lambda: dkm.Flatten(0), ["out_inducing must be positive", "got 0"]),
-    "patch channels": (lambda: dkm.PatchInput(0, 4), ["in_channels", "0 and 4"]),
+    "flatten": (lambda: dkm.Flatten(0), ["out_inducing must be a positive integer", "got 0"]),
+    "patch channels": (lambda: dkm.PatchInput(0, 4), ["in_channels", "got 0"]),
     "patch border": (lambda: dkm.PatchInput(1, 4, border="x"), ["'zero', 'inside'"]),
-    "vectors": (lambda: dkm.VectorInput(3, 0), ["num_inducing must be positive", "3 and 0"]),
+    "vectors": (
+        lambda: dkm.VectorInput(3, 0),
+        ["num_inducing must be a positive integer", "got 0"],
+    ),
     "skip weight": (lambda: dkm.Skip(LINEAR, weight=1.2), ["skip connection", "[0, 1]", "1.2"]),
     "skip learned": (
         lambda: dkm.Skip(LINEAR, weight=1.0, learn=True),
@@ -616,7 +619,7 @@ BAD_OPTIONS = {
         ["Sequential takes layers", "entry '1' is a ReLU"],
     ),
     "sequential list": (lambda: dkm.Sequential([LINEAR]), ["entry '0' is a list"]),
-    "head": (lambda: dkm.GPHead(0, 3), ["num_inducing and num_outputs", "0 and 3"]),
+    "head": (lambda: dkm.GPHead(0, 3), ["num_inducing", "got 0"]),
     "head covariance": (
         lambda: dkm.GPHead(4, 3, covariance="full"),
         ["covariance must be one of 'shared', 'per-output'", "'full'"],
@@ -630,12 +633,18 @@ BAD_OPTIONS = {
         lambda: dkm.Categorical(3, expectation="exact"),
         ["expectation must be one of 'nodes', 'monte-carlo'", "'exact'"],
     ),
-    "samples": (lambda: dkm.Categorical(3, samples=0), ["samples must be positive", "got 0"]),
+    "samples": (
+        lambda: dkm.Categorical(3, samples=0),
+        ["samples must be a positive integer", "got 0"],
+    ),
     "nodes": (lambda: dkm.Categorical(3, samples=7), ["nodes must be even", "got 7"]),
     "no nodes": (lambda: quasi_random_nodes(0, 3), ["even and positive", "got 0"]),
     "gaussian": (lambda: dkm.Gaussian(0), ["num_outputs", "positive", "got 0"]),
-    "gaussian samples": (lambda: dkm.Gaussian(2, samples=0), ["samples", "2 and 0"]),
-    "gaussian noise": (lambda: dkm.Gaussian(2, noise=0.0), ["noise must be positive", "got 0.0"]),
+    "gaussian samples": (lambda: dkm.Gaussian(2, samples=0), ["samples", "got 0"]),
+    "gaussian noise": (
+        lambda: dkm.Gaussian(2, noise=0.0),
+        ["noise must be a positive, finite number", "got 0.0"],
+    ),
     "gaussian expectation": (
         lambda: dkm.Gaussian(2, expectation="nodes"),
         ["'closed-form', 'monte-carlo'", "'nodes'"],
@@ -669,6 +678,18 @@ BAD_OPTIONS = {
     ),
     "resnet scaling": (lambda: small_resnet(scaling=("batch",)), ["scaling", "('batch',)"]),
     "resnet precision": (lambda: small_resnet(dtype=torch.int32), ["dtype", "torch.int32"]),
+    "head float": (lambda: dkm.GPHead(2.5, 3), ["num_inducing", "positive integer", "got 2.5"]),
+    "mix text": (lambda: dkm.Mix("4", 4), ["in_inducing", "positive integer", "got '4'"]),
+    "length text": (
+        lambda: dkm.SquaredExponential("1"),
+        ["lengthscale", "positive, finite number"],
+    ),
+    "nu text": (lambda: dkm.GramLayer(4, "1"), ["nu must lie between 0 and infinity", "'1'"]),
+    "stages without a list": (
+        lambda: dkm.resnet(1, 3, 4, 1),
+        ["a number for each stage", "4 and 1"],
+    ),
+    "layer name": (lambda: dkm.Sequential({"a.b": LINEAR}), ["cannot be called 'a.b'"]),
     "head kl": (lambda: small_resnet(head_kl="max"), ["head_kl", "'sum' or 'mean'", "'max'"]),
     "depth": (lambda: dkm.fully_connected(3, 1, depth=-1), ["depth", "got -1"]),
     "points": (lambda: dkm.fully_connected(3, 1, inducing=0), ["positive", "0"]),

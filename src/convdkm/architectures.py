@@ -118,6 +118,10 @@ def resnet(
         ndim: spatial axes of the images, 1 to 3.
         dtype: precision of the data path.
     """
+    if not all(isinstance(sizes, Sequence) for sizes in (inducing, blocks)):
+        raise InvalidInputError(
+            f"inducing and blocks hold a number for each stage, got {inducing!r} and {blocks!r}"
+        )
     inducing, blocks = tuple(inducing), tuple(blocks)
     strides = (1, *(2,) * (len(blocks) - 1)) if strides is None else tuple(strides)
     if not blocks or not len(inducing) == len(blocks) == len(strides):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import get_args
 
 from convdkm.errors import InvalidInputError
@@ -13,3 +14,18 @@ def check_choice(name: str, value: object, kind: object) -> None:
     if value not in choices:
         listed = ", ".join(repr(choice) for choice in choices)
         raise InvalidInputError(f"{name} must be one of {listed}; got {value!r}")
+
+
+def check_positive(**values: object) -> None:
+    """Raise unless every value is a positive integer; the names are those of the options."""
+    for name, value in values.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise InvalidInputError(f"{name} must be a positive integer, got {value!r}")
+
+
+def check_positive_number(**values: object) -> None:
+    """Raise unless every value is a finite number above zero."""
+    for name, value in values.items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0 < value < math.inf:  # type: ignore[operator]
+            raise InvalidInputError(f"{name} must be a positive, finite number, got {value!r}")

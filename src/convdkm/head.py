@@ -8,8 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from convdkm.checks import check_choice
-from convdkm.errors import GramError, InvalidInputError
+from convdkm.checks import check_choice, check_positive
+from convdkm.errors import GramError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype, require_inducing
 from convdkm.layers.gram_layer import Parameterisation
@@ -113,11 +113,7 @@ class GPHead(nn.Module):
         parameterisation: Parameterisation = "direct",
     ) -> None:
         super().__init__()
-        if min(num_inducing, num_outputs) < 1:
-            raise InvalidInputError(
-                "num_inducing and num_outputs must be positive,"
-                f" got {num_inducing} and {num_outputs}"
-            )
+        check_positive(num_inducing=num_inducing, num_outputs=num_outputs)
         check_choice("covariance", covariance, Covariance)
         check_choice("parameterisation", parameterisation, Parameterisation)
         self.num_inducing, self.num_outputs = num_inducing, num_outputs

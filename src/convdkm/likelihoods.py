@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
-from convdkm.checks import check_choice
+from convdkm.checks import check_choice, check_positive, check_positive_number
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.head import Marginals
@@ -110,14 +110,14 @@ class Categorical(Likelihood):
         samples: int | None = None,
     ) -> None:
         super().__init__()
+        check_positive(num_classes=num_classes)
         if num_classes < 2:
             raise InvalidInputError(f"classification needs at least 2 classes, got {num_classes}")
         check_choice("expectation", expectation, Expectation)
         self.num_outputs = num_classes
         self.expectation = expectation
         self.samples = samples if samples is not None else (64 if expectation == "nodes" else 1000)
-        if self.samples < 1:
-            raise InvalidInputError(f"the number of samples must be positive, got {samples}")
+        check_positive(samples=self.samples)
         nodes = quasi_random_nodes(self.samples, num_classes) if expectation == "nodes" else None
         self.register_buffer("nodes", nodes)
 
@@ -178,16 +178,12 @@ class Gaussian(Likelihood):
         samples: int = 1000,
     ) -> None:
         super().__init__()
-        if num_outputs < 1 or samples < 1:
-            raise InvalidInputError(
-                f"num_outputs and samples must be positive, got {num_outputs} and {samples}"
-            )
-        if not 0 < noise < math.inf:
-            raise InvalidInputError(f"the variance of the noise must be positive, got {noise}")
+        check_positive(num_outputs=num_outputs, samples=samples)
+        check_positive_number(noise=noise)
         check_choice("expectation", expectation, GaussianExpectation)
         self.num_outputs, self.classes = num_outputs, classes
         self.expectation, self.samples = expectation, samples
-        log_noise = torch.tensor(noise, dtype=INDUCING_DTYPE).log()
+        log_noise = torch.tensor(float(noise), dtype=INDUCING_DTYPE).log()
         if learn_noise:
             self.log_noise = nn.Parameter(log_noise)
         else:

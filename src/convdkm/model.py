@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError, NotFiniteError, located
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.head import GPHead, HeadPlan, Marginals
@@ -192,10 +193,15 @@ class DeepKernelMachine(nn.Module):
         momenta = [layer.momentum for layer in layers]
         with in_mode(self, training=True):
             try:
-                for count, inputs in enumerate(batches, 1):
+                seen = 0
+                for batch in batches:
+                    inputs = self._checked(batch)
+                    seen += len(inputs)
                     for layer in layers:
-                        layer.momentum = 1 / count
-                    self.marginals(inputs)
+                        layer.momentum = len(inputs) / seen
+                    self._marginals(self.plan(), inputs)
+                if not seen:
+                    raise InvalidInputError("there was no batch to calibrate with")
             finally:
                 for layer, momentum in zip(layers, momenta, strict=True):
                     layer.momentum = momentum
@@ -240,19 +246,15 @@ class DeepKernelMachine(nn.Module):
         """
         inputs = self._checked(inputs)
         targets = self.likelihood.check_targets(targets, len(inputs)).to(self.device)
-        if num_data is None:
-            num_data = len(inputs)
-        if num_data < 1:
-            raise InvalidInputError(f"num_data must be positive, got {num_data}")
+        num_data = len(inputs) if num_data is None else num_data
+        check_positive(num_data=num_data)
         plan = self.plan()
         marginals = self._marginals(plan, inputs)
         expected = self.likelihood.expected_log_prob(marginals, targets).mean()
         head_kl = plan.head_kl.expand(self.head.num_outputs)
         head_kl = head_kl.sum() if self.head_kl == "sum" else head_kl.mean()
         objective = Objective(expected.to(INDUCING_DTYPE), head_kl, plan.kl, num_data)
-        total = objective.total.detach()
-        if not total.is_meta and not bool(torch.isfinite(total)):
-            raise NotFiniteError("the objective", self.dtype, 1, 1)
+        self._require_finite("the objective", objective.total)
         return objective
 
     @torch.no_grad()
@@ -277,21 +279,35 @@ class DeepKernelMachine(nn.Module):
         return plan.marginals(it, tt)
 
     def _predict(self, plan: ModelPlan, inputs: Tensor, batch_size: int | None) -> Prediction:
-        if batch_size is not None and batch_size < 1:
-            raise InvalidInputError(f"batch_size must be positive, got {batch_size}")
-        inputs = self._checked(inputs)
+        if batch_size is not None:
+            check_positive(batch_size=batch_size)
+        self.input.check(inputs)
         parts = [
-            self.likelihood.predict(self._marginals(plan, part))
+            self.likelihood.predict(self._marginals(plan, self._cast(part)))
             for part in inputs.split(batch_size or len(inputs))
         ]
-        return parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
+        prediction = parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
+        self._require_finite("the prediction", prediction.mean.sum() + prediction.variance.sum())
+        return prediction
 
     def _checked(self, inputs: Tensor) -> Tensor:
         self.input.check(inputs)
+        return self._cast(inputs)
+
+    def _cast(self, inputs: Tensor) -> Tensor:
         given, inputs = inputs.dtype, inputs.to(self.device, self.dtype)
         if given != self.dtype:
             self.input.check_finite(inputs)
         return inputs
+
+    def _require_finite(self, what: str, value: Tensor) -> None:
+        """Raise if a result is not a number, naming the parameters that are to blame."""
+        if value.is_meta or bool(torch.isfinite(value.detach())):
+            return
+        state = self.state_dict().items()
+        damaged = [name for name, entry in state if not bool(torch.isfinite(entry).all())]
+        blame = f" (not finite: {', '.join(damaged)})" if damaged else ""
+        raise NotFiniteError(what + blame, self.dtype, 1, 1)
 
 
 class Predictor:
@@ -326,8 +342,7 @@ def _balanced(
     count: int, targets: Tensor | None, most: int, generator: torch.Generator | None
 ) -> Tensor:
     """At most ``most`` indices in random order; taking classes in turn where there are classes."""
-    if most < 1:
-        raise InvalidInputError(f"max_images must be positive, got {most}")
+    check_positive(max_images=most)
     order = torch.randperm(count, generator=generator)
     classes = targets is not None and targets.ndim == 1 and not targets.dtype.is_floating_point
     if targets is None or not classes or len(targets) != count:

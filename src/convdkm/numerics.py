@@ -9,6 +9,7 @@ error (it is a variance, and only rounding can make it negative).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from convdkm.errors import InvalidInputError, NotFiniteError, NotPositiveDefiniteError
+
+_LOG = logging.getLogger(__name__)
 
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """Jitter tried by :func:`cholesky`, relative to the mean of the diagonal."""
@@ -29,7 +32,8 @@ SMALLEST_PIVOT = 1e-14
 def cholesky(matrix: Tensor, what: str) -> Tensor:
     """Lower Cholesky factor of a symmetric positive definite matrix.
 
-    Jitter is added only where it is needed, in steps that are bounded (:data:`JITTERS`).
+    Jitter is added only where it is needed, in steps that are bounded (:data:`JITTERS`), and
+    logged (``logging.getLogger("convdkm.numerics")``, at level debug).
 
     Args:
         matrix: ``(P, P)``.
@@ -50,6 +54,8 @@ def cholesky(matrix: Tensor, what: str) -> Tensor:
             return factor
         pivots = factor.detach().diagonal().square()
         if info == 0 and pivots.min() > SMALLEST_PIVOT * mean:
+            if jitter:
+                _LOG.debug("%s needed jitter of %g times its mean variance", what, jitter)
             return factor
     size = matrix.shape[0]
     bad = int((~torch.isfinite(matrix)).sum())

@@ -285,7 +285,7 @@ def test_errors():
         kernel(x, z[..., :4])
     with pytest.raises(dkm.InvalidInputError, match="1 values of the images are NaN"):
         kernel(x.index_fill(0, torch.tensor([1]), 0).masked_fill(x == x.max(), float("nan")))
-    with pytest.raises(dkm.InvalidInputError, match="block must be positive"):
+    with pytest.raises(dkm.InvalidInputError, match="block must be a positive integer"):
         kernel(x, block=0)
     with pytest.raises(dkm.GramError, match=r"still have places \(4, 6\)"):
         ExactKernel(conv())(x)

@@ -360,7 +360,7 @@ def test_errors():
         ({"depth": -1}, "depth"),
         ({"nu": (1.0, 2.0, 3.0)}, "each of 2 layers, got 3"),
         ({"nu": -1.0}, "nu must lie"),
-        ({"noise": 0.0}, "noise must be positive"),
+        ({"noise": 0.0}, "noise must be a positive, finite number"),
         ({"parameterisation": "none"}, "parameterisation must be one of"),
     ):
         with pytest.raises(dkm.InvalidInputError, match=message):

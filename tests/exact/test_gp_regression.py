@@ -69,7 +69,7 @@ def test_errors():
     with pytest.raises(dkm.InvalidInputError, match=r"targets of shape \(6, outputs\)"):
         GPRegression(kernel, y[:, 0], 0.3)
     for noise in (0.0, -1.0, float("nan"), float("inf"), torch.ones(2)):
-        with pytest.raises(dkm.InvalidInputError, match="noise must be positive"):
+        with pytest.raises(dkm.InvalidInputError, match="noise must be a positive, finite number"):
             GPRegression(kernel, y, noise)
     regression = GPRegression(kernel, y, 0.3)
     with pytest.raises(dkm.InvalidInputError, match=r"must be \(N, 6\)"):

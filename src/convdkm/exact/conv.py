@@ -295,7 +295,7 @@ class ExactKernel(nn.Module):
         if block is None:
             return max(1, int(BLOCK_ENTRIES**0.5 / math.prod(images.shape[2:])))
         if block < 1:
-            raise InvalidInputError(f"block must be positive, got {block}")
+            raise InvalidInputError(f"block must be a positive integer, got {block}")
         return block
 
     def _check(self, images: Tensor) -> None:

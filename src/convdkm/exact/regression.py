@@ -42,7 +42,7 @@ class GPRegression:
             )
         noise = torch.as_tensor(noise, dtype=INDUCING_DTYPE, device=kernel.device)
         if noise.ndim or not bool(0 < noise < math.inf):
-            raise InvalidInputError(f"the variance of the noise must be positive, got {noise}")
+            raise InvalidInputError(f"noise must be a positive, finite number, got {noise}")
         kernel, targets = kernel.to(INDUCING_DTYPE), targets.to(kernel.device, INDUCING_DTYPE)
         self.noise = noise
         self.factor = cholesky(

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from convdkm.checks import check_positive_number
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.layers.base import Layer, Plan
@@ -67,9 +68,8 @@ class Positive(nn.Module):
 
     def __init__(self, name: str, value: float, *, learn: bool) -> None:
         super().__init__()
-        if not value > 0 or value == float("inf"):
-            raise InvalidInputError(f"{name} must be positive and finite, got {value}")
-        log_value = torch.tensor(value, dtype=INDUCING_DTYPE).log()
+        check_positive_number(**{name: value})
+        log_value = torch.tensor(float(value), dtype=INDUCING_DTYPE).log()
         if learn:
             self.log_value = nn.Parameter(log_value)
         else:

@@ -101,7 +101,10 @@ class Sequential(Layer):
                     f"Sequential takes layers (Gram → Gram); entry '{name}' is a"
                     f" {type(layer).__name__}"
                 )
-            self.add_module(name, layer)
+            try:
+                self.add_module(name, layer)
+            except KeyError as error:
+                raise InvalidInputError(f"a layer cannot be called {name!r}: {error}") from error
 
     def named_layers(self) -> list[tuple[str, Layer]]:
         """The layers in order, with their names; one that stands twice is there twice."""

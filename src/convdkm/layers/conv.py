@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from convdkm.checks import check_choice
+from convdkm.checks import check_choice, check_positive
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer, Plan, require_inducing
@@ -93,9 +93,7 @@ class Conv(Layer):
         ndim: int = 2,
     ) -> None:
         super().__init__()
-        for name, value in (("in_inducing", in_inducing), ("out_inducing", out_inducing)):
-            if not isinstance(value, int) or value < 1:
-                raise InvalidInputError(f"{name} must be a positive integer, got {value!r}")
+        check_positive(in_inducing=in_inducing, out_inducing=out_inducing)
         check_choice("border", border, Border)
         check_choice("mixing", mixing, MixingInit)
         self.in_inducing, self.out_inducing = in_inducing, out_inducing
@@ -168,8 +166,7 @@ class Mix(Layer):
 
     def __init__(self, in_inducing: int, out_inducing: int, *, identity: bool = False) -> None:
         super().__init__()
-        if min(in_inducing, out_inducing) < 1:
-            raise InvalidInputError("the numbers of inducing points must be positive")
+        check_positive(in_inducing=in_inducing, out_inducing=out_inducing)
         if identity and in_inducing != out_inducing:
             raise InvalidInputError(
                 f"only a square Mix starts at the identity, got {in_inducing} → {out_inducing}"

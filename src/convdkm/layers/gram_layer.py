@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from convdkm.checks import check_choice
+from convdkm.checks import check_choice, check_positive, check_positive_number
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import IdentityPlan, Layer, LayerKL, Plan, require_inducing
@@ -99,14 +99,10 @@ class GramLayer(Layer):
         learn_scale: bool = False,
     ) -> None:
         super().__init__()
-        if not isinstance(num_inducing, int) or num_inducing < 1:
-            raise InvalidInputError(
-                f"num_inducing must be a positive integer, got {num_inducing!r}"
-            )
-        if not nu >= 0:
-            raise InvalidInputError(f"nu must lie between 0 and infinity, got {nu}")
-        if not 0 < initial_scale < math.inf:
-            raise InvalidInputError(f"initial_scale must be positive, got {initial_scale}")
+        check_positive(num_inducing=num_inducing)
+        check_positive_number(initial_scale=initial_scale)
+        if not isinstance(nu, (int, float)) or not nu >= 0:
+            raise InvalidInputError(f"nu must lie between 0 and infinity, got {nu!r}")
         check_choice("parameterisation", parameterisation, Parameterisation)
         self.num_inducing, self.nu = num_inducing, float(nu)
         self.parameterisation, self.initial_scale = parameterisation, float(initial_scale)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from convdkm.checks import check_choice
+from convdkm.checks import check_choice, check_positive
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype
@@ -156,11 +156,7 @@ class PatchInput(Input):
         border: Border = "zero",
         ndim: int = 2,
     ) -> None:
-        if min(in_channels, num_inducing) < 1:
-            raise InvalidInputError(
-                "in_channels and num_inducing must be positive,"
-                f" got {in_channels} and {num_inducing}"
-            )
+        check_positive(in_channels=in_channels, num_inducing=num_inducing)
         check_choice("border", border, Border)
         window = Window.of(kernel_size, stride, padding, dilation, ndim)
         super().__init__((num_inducing, in_channels, *window.size))
@@ -197,11 +193,7 @@ class VectorInput(Input):
     r"""Gram of vectors, with inducing vectors Z: :math:`G^0 = \tfrac1{N_0} X X^T` over both."""
 
     def __init__(self, in_features: int, num_inducing: int) -> None:
-        if min(in_features, num_inducing) < 1:
-            raise InvalidInputError(
-                "in_features and num_inducing must be positive,"
-                f" got {in_features} and {num_inducing}"
-            )
+        check_positive(in_features=in_features, num_inducing=num_inducing)
         super().__init__((num_inducing, in_features))
         self.in_features = in_features
         self.sample_shape = (in_features,)

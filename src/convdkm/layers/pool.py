@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from convdkm.checks import check_positive
 from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
 from convdkm.gram import Gram
 from convdkm.layers.base import Layer, LazyState, Plan, require_inducing
@@ -157,8 +158,8 @@ class Flatten(LazyState):
 
     def __init__(self, out_inducing: int | None = None) -> None:
         super().__init__()
-        if out_inducing is not None and out_inducing < 1:
-            raise InvalidInputError(f"out_inducing must be positive, got {out_inducing}")
+        if out_inducing is not None:
+            check_positive(out_inducing=out_inducing)
         self.out_inducing = out_inducing
         self.register_parameter("weight", None)
 
