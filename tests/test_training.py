@@ -1,5 +1,8 @@
 """Training end to end, in single precision, on real images."""
 
+import copy
+
+import pytest
 import torch
 
 import convdkm as dkm
@@ -55,3 +58,18 @@ def test_the_papers_recipe_trains_in_single_precision(data_folder):
     model = dkm.resnet8(3, 10, (8, 12, 16), strides=(2, 2, 2)).initialise(images, labels, seed=0)
     curve = train(model, images, labels, steps=40, batch=64, rate=0.01)
     assert sum(curve[-5:]) / 5 > sum(curve[:5]) / 5 + 0.2
+
+
+@pytest.mark.slow
+def test_float32_follows_float64_through_the_first_steps(data_folder):
+    data = load_cifar10(data_folder)
+    images, labels = data.train_images[:4000], data.train_labels[:4000]
+    images = ZCA().fit(images)(images)
+    single = dkm.resnet20(3, 10, (16, 32, 64), strides=(2, 2, 2))
+    single.initialise(images, labels, seed=0)
+    double = copy.deepcopy(single).double()
+    curves = []
+    for model in (single, double):
+        torch.manual_seed(1)
+        curves.append(train(model, images, labels, steps=10, batch=256, rate=0.01))
+    assert curves[0] == pytest.approx(curves[1], rel=1e-5)

@@ -65,7 +65,7 @@ class Machine(torch.nn.Module):
         return self.body(self.input(images))
 
 
-def _check(model, images, evaluate):
+def assert_finite(model, images, evaluate):
     images = images.requires_grad_()
     values = evaluate(images)
     sum(value.square().sum() for value in values).backward()
@@ -100,7 +100,7 @@ def test_every_kernel_through_a_layer(name, scenario, dtype):
     )
     model = Machine(body, generator)
     images = _images(scenario, model.input.inducing.detach(), generator, dtype)
-    _check(model, images, _blocks(model))
+    assert_finite(model, images, _blocks(model))
 
 
 @each_dtype
@@ -126,7 +126,7 @@ def test_every_layer(norm, scenario, dtype):
     ):
         top.initialise(ordinary, generator)
         model.body = dkm.Sequential(body, top)
-        _check(model, images.clone(), _blocks(model))
+        assert_finite(model, images.clone(), _blocks(model))
 
 
 @each_dtype
@@ -165,7 +165,7 @@ def test_objective(likelihood, scenario, dtype):
         found = model.objective(images, labels)
         return found.total, found.expected_log_likelihood
 
-    _check(model, images, evaluate)
+    assert_finite(model, images, evaluate)
 
 
 @each_dtype
