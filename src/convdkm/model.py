@@ -193,13 +193,13 @@ class DeepKernelMachine(nn.Module):
         momenta = [layer.momentum for layer in layers]
         with in_mode(self, training=True):
             try:
-                seen = 0
+                plan, seen = self.plan(), 0
                 for batch in batches:
                     inputs = self._checked(batch)
                     seen += len(inputs)
                     for layer in layers:
                         layer.momentum = len(inputs) / seen
-                    self._marginals(self.plan(), inputs)
+                    self._marginals(plan, inputs)
                 if not seen:
                     raise InvalidInputError("there was no batch to calibrate with")
             finally:
