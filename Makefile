@@ -32,7 +32,7 @@ format: $(READY_TEST)
 	$(BIN)/ruff format .
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 10) <= v < (3, 14) else "convdkm needs Python 3.10 to 3.13, but $(PYTHON) is %d.%d; try: make PYTHON=python3.11" % v)'
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 10) <= v < (3, 14) else "convdkm needs Python 3.10 to 3.13, but $(PYTHON) is %d.%d; try: make PYTHON=python3.11" % v)'
 	$(PYTHON) -m venv $(VENV)
 
 $(READY): $(BIN)/python pyproject.toml constraints.txt
