@@ -1,4 +1,4 @@
-"""What the README shows, runs."""
+"""What the README and the guide show, runs."""
 
 import re
 import runpy
@@ -11,15 +11,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_python_of_the_readme_runs(monkeypatch):
-    text = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 4
-    page = types.ModuleType("readme_page")
-    monkeypatch.setitem(sys.modules, page.__name__, page)
+@pytest.mark.parametrize(("page", "count"), [("README.md", 4), ("docs/guide.md", 7)])
+def test_the_python_of_a_page_runs(page, count, monkeypatch):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+    assert len(blocks) == count
+    module = types.ModuleType("page_of_the_docs")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), page.__dict__)
-    assert page.nngp(page.images[:2, :, :6, :6]).shape == (2, 2)
+        exec(compile(block, page, "exec"), module.__dict__)
 
 
 def test_every_page_that_is_linked_exists():
