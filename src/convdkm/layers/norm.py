@@ -38,10 +38,8 @@ def _inverse_root(variance: Tensor) -> Tensor:
 class RunningStatistics(LazyState):
     """A layer with a statistic of the batch that evaluation takes from a running average."""
 
-    momentum: float
-    statistics: Statistics
-
-    def _set_up(self, momentum: float, statistics: Statistics) -> None:
+    def __init__(self, *, statistics: Statistics, momentum: float) -> None:
+        super().__init__()
         check_choice("statistics", statistics, Statistics)
         if not 0 < momentum <= 1:
             raise InvalidInputError(f"momentum must lie in (0, 1], got {momentum}")
@@ -128,12 +126,11 @@ class Norm(RunningStatistics):
         statistics: Statistics = "running",
         momentum: float = 0.1,
     ) -> None:
-        super().__init__()
+        super().__init__(statistics=statistics, momentum=momentum)
         check_choice("inducing", inducing, InducingNorm)
         check_choice("data", data, DataNorm)
         check_choice("inducing_scale", inducing_scale, InducingScale)
         check_choice("data_scale", data_scale, DataScale)
-        self._set_up(momentum, statistics)
         self.inducing, self.data = inducing, data
         self.inducing_scale, self.data_scale = inducing_scale, data_scale
         zero = torch.zeros((), dtype=INDUCING_DTYPE)
@@ -269,8 +266,7 @@ class Centre(RunningStatistics):
     running_mean: Tensor | None
 
     def __init__(self, *, statistics: Statistics = "running", momentum: float = 0.1) -> None:
-        super().__init__()
-        self._set_up(momentum, statistics)
+        super().__init__(statistics=statistics, momentum=momentum)
         self.register_buffer("running_mean", None)
 
     def lazy_state(self) -> tuple[str, ...]:
