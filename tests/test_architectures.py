@@ -126,6 +126,19 @@ def test_published_differs_from_the_paper_where_it_says():
     assert model.likelihood.samples == 1000
 
 
+def test_one_weight_for_each_layer():
+    model = small(nu=(0.0, 1.0, 2.0, 3.0, math.inf))
+    model.initialise(images(), labels(), seed=0)
+    weights = [term.nu for term in model.objective(images(), labels()).kl.values()]
+    assert weights == [0.0, 1.0, 2.0, 3.0]
+    layers = [m.nu for m in model.modules() if isinstance(m, dkm.GramLayer)]
+    assert layers == [0.0, 1.0, 2.0, 3.0, math.inf]
+    with pytest.raises(dkm.InvalidInputError, match="one for each of 5 layers, got 2"):
+        small(nu=(1.0, 2.0))
+    with pytest.raises(dkm.InvalidInputError, match="one for each of 3 layers, got 2"):
+        dkm.fully_connected(4, 1, depth=3, nu=[1.0, 2.0])
+
+
 def test_a_users_own_architecture_in_a_few_lines():
     body = dkm.Sequential(
         dkm.ArcCosine(),

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from convdkm.checks import check_choice
+from convdkm.checks import check_choice, one_per_layer
 from convdkm.errors import InvalidInputError
 from convdkm.head import Covariance, GPHead
 from convdkm.kernels import ArcCosine, Kernel
@@ -56,7 +56,7 @@ def resnet(
     inducing: Sequence[int] = (128, 256, 512),
     blocks: Sequence[int] = (3, 3, 3),
     *,
-    nu: float = 1.0,
+    nu: float | Sequence[float] = 1.0,
     kernel: Kernel | None = None,
     jitter: float = 0.0,
     normalisation: tuple[InducingNorm, DataNorm] = ("batch", "batch"),
@@ -96,7 +96,8 @@ def resnet(
         num_classes: number of classes.
         inducing: inducing points of every stage.
         blocks: residual blocks of every stage.
-        nu: weight of every Gram layer's KL, 0 to infinity.
+        nu: weight of every Gram layer's KL, 0 to infinity: one number, or one for each Gram layer
+            from the input up (19 of them in ResNet20).
         kernel: copied for every layer; ``ArcCosine()`` by default.
         jitter: relative and absolute white noise before and after every kernel.
         normalisation: (inducing, data) schemes of :class:`Norm`.
@@ -136,6 +137,7 @@ def resnet(
             raise InvalidInputError(f"{option} is a pair of schemes (inducing, data), got {pair!r}")
     check_choice("top", top, Top)
     kernel = ArcCosine() if kernel is None else kernel
+    weights = iter(one_per_layer("nu", nu, 1 + 2 * sum(blocks)))
 
     def norm() -> list[tuple[str, Layer]]:
         layers: list[tuple[str, Layer]] = (
@@ -153,7 +155,7 @@ def resnet(
     def layer(before: int, after: int, stride: int = 1) -> Sequential:
         gram = GramLayer(
             after,
-            nu,
+            next(weights),
             parameterisation=gram_parameterisation,
             initial_scale=gram_scale,
             learn_scale=learn_gram_scale,
@@ -249,7 +251,7 @@ def fully_connected(
     inducing: int = 100,
     depth: int = 2,
     *,
-    nu: float = 1.0,
+    nu: float | Sequence[float] = 1.0,
     kernel: Kernel | None = None,
     normalise: bool = False,
     gram_parameterisation: Parameterisation = "whitened",
@@ -269,7 +271,7 @@ def fully_connected(
         num_outputs: number of regression targets, or of classes.
         inducing: number of inducing points, the same in every layer.
         depth: number of learned Gram matrices.
-        nu: weight of every Gram layer's KL.
+        nu: weight of every Gram layer's KL: one number, or one for each.
         kernel: copied for every layer; ``ArcCosine()`` by default.
         normalise: put a :class:`Norm` after every Gram layer.
         gram_parameterisation, gram_scale: see :class:`GramLayer`.
@@ -282,9 +284,9 @@ def fully_connected(
         raise InvalidInputError(f"depth must be an integer that is not negative, got {depth!r}")
     kernel = ArcCosine() if kernel is None else kernel
     body: dict[str, Layer] = {}
-    for index in range(1, depth + 1):
+    for index, weight in enumerate(one_per_layer("nu", nu, depth), 1):
         gram = GramLayer(
-            inducing, nu, parameterisation=gram_parameterisation, initial_scale=gram_scale
+            inducing, weight, parameterisation=gram_parameterisation, initial_scale=gram_scale
         )
         steps: list[tuple[str, Layer]] = [("kernel", copy.deepcopy(kernel)), ("gram", gram)]
         if normalise:

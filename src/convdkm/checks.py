@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import get_args
 
 from convdkm.errors import InvalidInputError
@@ -29,3 +30,13 @@ def check_positive_number(**values: object) -> None:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not 0 < value < math.inf:  # type: ignore[operator]
             raise InvalidInputError(f"{name} must be a positive, finite number, got {value!r}")
+
+
+def one_per_layer(name: str, value: float | Sequence[float], count: int) -> tuple[float, ...]:
+    """An option given as one number for all layers, or as one for each of ``count``."""
+    values = (value,) * count if isinstance(value, (int, float)) else tuple(value)
+    if len(values) != count:
+        raise InvalidInputError(
+            f"{name} must be one number or one for each of {count} layers, got {len(values)}"
+        )
+    return values

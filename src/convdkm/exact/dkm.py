@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from convdkm.checks import check_choice
+from convdkm.checks import check_choice, one_per_layer
 from convdkm.errors import (
     ConvDKMError,
     InvalidInputError,
@@ -138,14 +138,9 @@ class FullRankDKM(nn.Module):
                 raise InvalidInputError(
                     f"{name} must be an integer of at least {least}, got {value!r}"
                 )
-        weights = (float(nu),) * depth if isinstance(nu, (int, float)) else tuple(nu)
-        if len(weights) != depth:
-            raise InvalidInputError(
-                f"nu must be one number or one for each of {depth} layers, got {len(weights)}"
-            )
         kernel = ArcCosine() if kernel is None else kernel
         body: dict[str, Layer] = {}
-        for index, weight in enumerate(weights, 1):
+        for index, weight in enumerate(one_per_layer("nu", nu, depth), 1):
             gram = GramLayer(
                 num_points,
                 weight,
