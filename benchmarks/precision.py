@@ -2,8 +2,8 @@
 
 All runs see the same batches, with the paper's optimiser (Adam, rate 0.01, betas 0.8 and 0.9), and
 start from the same parameters; but for a third one, in float64, whose start is nudged by as much
-as float32 rounds. Training is chaotic: two runs that differ in the last digit drift apart. What
-float32 costs is to be read against how far that third run drifts.
+as float32 rounds. Small differences may grow in training whatever the precision, so what float32
+costs is to be read against how far that third run drifts.
 
     python benchmarks/precision.py --steps 200
 """
