@@ -14,7 +14,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.head import Marginals
 from convdkm.layers.base import keep_dtype
-from convdkm.numerics import safe_sqrt
+from convdkm.numerics import cholesky, safe_sqrt, whiten
 from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
 
 Expectation = Literal["nodes", "monte-carlo"]
@@ -34,8 +34,7 @@ def quasi_random_nodes(count: int, dim: int, seed: int = 0) -> Tensor:
     half = torch.special.ndtri(half.clamp(1e-9, 1 - 1e-9))
     covariance = half.T @ half / len(half)
     if len(half) > dim:
-        factor = torch.linalg.cholesky(covariance)
-        half = torch.linalg.solve_triangular(factor, half.T, upper=False).T
+        half = whiten(cholesky(covariance, "the covariance of the nodes"), half.T).T
     else:
         half = half / covariance.diagonal().sqrt()
     return torch.cat([half, -half])

@@ -1,4 +1,4 @@
-r"""The only place that factorises a matrix, and the few functions that must not go wrong.
+r"""The only place where the machine factorises a matrix, and functions that must not go wrong.
 
 Factorisations work on the inducing chain, in float64. The building block is the *whitened*
 coordinate of a block :math:`K_{it}`: with :math:`K_{ii} = L L^T` it is :math:`V = L^{-1} K_{it}`,

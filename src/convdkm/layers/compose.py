@@ -175,7 +175,7 @@ class Skip(Layer):
     Args:
         body: the block that is skipped over.
         shortcut: the way round it; the identity by default. Where the block changes the number of
-            inducing points or has a stride: ``Conv(P, P', 1, stride=...)``, usually and a ``Norm``.
+            inducing points or has a stride: ``Conv(P, P', 1, stride=...)`` and a ``Norm``, usually.
         weight: w, the share of the body, between 0 and 1.
         learn: learn w (as a logit); fixed otherwise.
     """
