@@ -5,54 +5,58 @@ representations: its parameters are the Gram matrices of its layers. See Milsom,
 Aitchison, "Convolutional Deep Kernel Machines" (ICLR 2024).
 """
 
-from convdkm.architectures import PUBLISHED, fully_connected, resnet, resnet8, resnet20
-from convdkm.errors import (
-    ConvDKMError,
-    GramError,
-    InvalidInputError,
-    NotFiniteError,
-    NotInitialisedError,
-    NotPositiveDefiniteError,
-    NumericalError,
-)
-from convdkm.gram import Gram
-from convdkm.head import GPHead, Marginals
-from convdkm.kernels import (
-    ArcCosine,
-    ConvexCombination,
-    Isotropic,
-    Kernel,
-    Linear,
-    Matern,
-    NormalisedGaussian,
-    Product,
-    RationalQuadratic,
-    Scaled,
-    SquaredExponential,
-    Sum,
-)
-from convdkm.layers import (
-    AveragePool,
-    Centre,
-    Conv,
-    Flatten,
-    GlobalAveragePool,
-    GramLayer,
-    Input,
-    Layer,
-    LayerKL,
-    Mix,
-    Noise,
-    Norm,
-    PatchInput,
-    Plan,
-    Sequential,
-    Skip,
-    VectorInput,
-)
-from convdkm.likelihoods import Categorical, Gaussian, Likelihood
-from convdkm.model import DeepKernelMachine, ModelPlan, Objective, Predictor
-from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from convdkm.architectures import PUBLISHED, fully_connected, resnet, resnet8, resnet20
+    from convdkm.errors import (
+        ConvDKMError,
+        GramError,
+        InvalidInputError,
+        NotFiniteError,
+        NotInitialisedError,
+        NotPositiveDefiniteError,
+        NumericalError,
+    )
+    from convdkm.gram import Gram
+    from convdkm.head import GPHead, Marginals
+    from convdkm.kernels import (
+        ArcCosine,
+        ConvexCombination,
+        Isotropic,
+        Kernel,
+        Linear,
+        Matern,
+        NormalisedGaussian,
+        Product,
+        RationalQuadratic,
+        Scaled,
+        SquaredExponential,
+        Sum,
+    )
+    from convdkm.layers import (
+        AveragePool,
+        Centre,
+        Conv,
+        Flatten,
+        GlobalAveragePool,
+        GramLayer,
+        Input,
+        Layer,
+        LayerKL,
+        Mix,
+        Noise,
+        Norm,
+        PatchInput,
+        Plan,
+        Sequential,
+        Skip,
+        VectorInput,
+    )
+    from convdkm.likelihoods import Categorical, Gaussian, Likelihood
+    from convdkm.model import DeepKernelMachine, ModelPlan, Objective, Predictor
+    from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
 
 __version__ = "0.1.0"
 
@@ -113,3 +117,93 @@ __all__ = [
     "resnet8",
     "resnet20",
 ]
+
+_MODULES = {
+    "convdkm.architectures": (
+        "PUBLISHED",
+        "fully_connected",
+        "resnet",
+        "resnet8",
+        "resnet20",
+    ),
+    "convdkm.errors": (
+        "ConvDKMError",
+        "GramError",
+        "InvalidInputError",
+        "NotFiniteError",
+        "NotInitialisedError",
+        "NotPositiveDefiniteError",
+        "NumericalError",
+    ),
+    "convdkm.gram": ("Gram",),
+    "convdkm.head": (
+        "GPHead",
+        "Marginals",
+    ),
+    "convdkm.kernels": (
+        "ArcCosine",
+        "ConvexCombination",
+        "Isotropic",
+        "Kernel",
+        "Linear",
+        "Matern",
+        "NormalisedGaussian",
+        "Product",
+        "RationalQuadratic",
+        "Scaled",
+        "SquaredExponential",
+        "Sum",
+    ),
+    "convdkm.layers": (
+        "AveragePool",
+        "Centre",
+        "Conv",
+        "Flatten",
+        "GlobalAveragePool",
+        "GramLayer",
+        "Input",
+        "Layer",
+        "LayerKL",
+        "Mix",
+        "Noise",
+        "Norm",
+        "PatchInput",
+        "Plan",
+        "Sequential",
+        "Skip",
+        "VectorInput",
+    ),
+    "convdkm.likelihoods": (
+        "Categorical",
+        "Gaussian",
+        "Likelihood",
+    ),
+    "convdkm.model": (
+        "DeepKernelMachine",
+        "ModelPlan",
+        "Objective",
+        "Predictor",
+    ),
+    "convdkm.prediction": (
+        "ClassPrediction",
+        "Prediction",
+        "RealPrediction",
+    ),
+}
+_SUBMODULES = ("data", "exact", "kernels", "layers", "testing", "training")
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name where it is first used: ``import convdkm`` alone does not load torch."""
+    if name in _SUBMODULES:
+        return import_module(f"convdkm.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'convdkm' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted((*__all__, *_SUBMODULES))

@@ -4,34 +4,39 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from convdkm.checks import check_choice, one_per_layer
+from convdkm.choices import (
+    Border,
+    Covariance,
+    DataNorm,
+    DataScale,
+    Expectation,
+    HeadKL,
+    InducingNorm,
+    InducingScale,
+    LikelihoodName,
+    MixingInit,
+    Parameterisation,
+    Statistics,
+    Top,
+)
 from convdkm.errors import InvalidInputError
-from convdkm.head import Covariance, GPHead
+from convdkm.head import GPHead
 from convdkm.kernels import ArcCosine, Kernel
 from convdkm.layers.base import Layer
 from convdkm.layers.compose import Sequential, Skip
-from convdkm.layers.conv import Border, Conv, Mix, MixingInit
-from convdkm.layers.gram_layer import GramLayer, Parameterisation
+from convdkm.layers.conv import Conv, Mix
+from convdkm.layers.gram_layer import GramLayer
 from convdkm.layers.input import PatchInput, VectorInput
 from convdkm.layers.noise import Noise
-from convdkm.layers.norm import (
-    Centre,
-    DataNorm,
-    DataScale,
-    InducingNorm,
-    InducingScale,
-    Norm,
-    Statistics,
-)
+from convdkm.layers.norm import Centre, Norm
 from convdkm.layers.pool import Flatten, GlobalAveragePool
 from convdkm.likelihoods import Categorical, Gaussian, Likelihood
 from convdkm.model import DeepKernelMachine
-
-Top = Literal["gap", "linear", "gap+mix", "linear+mix"]
 
 PUBLISHED: dict[str, Any] = {
     "strides": (2, 2, 2),
@@ -73,12 +78,12 @@ def resnet(
     skip_weight: float = 0.5,
     learn_skip: bool = False,
     top: Top = "gap",
-    likelihood: Literal["categorical", "gaussian"] | Likelihood = "categorical",
-    expectation: Literal["nodes", "monte-carlo"] | None = None,
+    likelihood: LikelihoodName | Likelihood = "categorical",
+    expectation: Expectation | None = None,
     samples: int | None = None,
     head_parameterisation: Parameterisation = "direct",
     head_covariance: Covariance = "shared",
-    head_kl: Literal["sum", "mean"] = "sum",
+    head_kl: HeadKL = "sum",
     ndim: int = 2,
     dtype: torch.dtype = torch.float32,
 ) -> DeepKernelMachine:
@@ -256,7 +261,7 @@ def fully_connected(
     normalise: bool = False,
     gram_parameterisation: Parameterisation = "whitened",
     gram_scale: float = 1.0,
-    likelihood: Literal["categorical", "gaussian"] | Likelihood = "gaussian",
+    likelihood: LikelihoodName | Likelihood = "gaussian",
     noise: float | None = None,
     head_parameterisation: Parameterisation = "whitened",
     head_covariance: Covariance = "shared",

@@ -3,16 +3,16 @@ r"""The top of the machine: a sparse Gaussian process on the final Gram (appendi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice, check_positive
+from convdkm.choices import Covariance, Parameterisation
 from convdkm.errors import GramError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype, require_inducing
-from convdkm.layers.gram_layer import Parameterisation
 from convdkm.numerics import (
     cholesky,
     explained,
@@ -22,8 +22,6 @@ from convdkm.numerics import (
     whiten,
     whitened_kl,
 )
-
-Covariance = Literal["shared", "per-output"]
 
 
 @dataclass(frozen=True, eq=False)

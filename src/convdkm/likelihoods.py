@@ -3,22 +3,20 @@ r"""Likelihoods: from marginals of the top-layer functions to training signal an
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.quasirandom import SobolEngine
 
 from convdkm.checks import check_choice, check_positive, check_positive_number
+from convdkm.choices import Expectation, GaussianExpectation
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.head import Marginals
 from convdkm.layers.base import keep_dtype
 from convdkm.numerics import cholesky, safe_sqrt, whiten
 from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
-
-Expectation = Literal["nodes", "monte-carlo"]
-GaussianExpectation = Literal["closed-form", "monte-carlo"]
 
 
 def quasi_random_nodes(count: int, dim: int, seed: int = 0) -> Tensor:

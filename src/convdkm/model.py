@@ -34,12 +34,14 @@ class Objective:
         head_kl: divergence of the head's Q from its prior, as it enters the objective.
         kl: each Gram layer's divergence and weight, by the layer's name.
         num_data: N, the number of training images.
+        marginals: of the top-layer functions at the batch.
     """
 
     expected_log_likelihood: Tensor
     head_kl: Tensor
     kl: dict[str, LayerKL]
     num_data: int
+    marginals: Marginals
 
     @property
     def regulariser(self) -> Tensor:
@@ -253,7 +255,7 @@ class DeepKernelMachine(nn.Module):
         expected = self.likelihood.expected_log_prob(marginals, targets).mean()
         head_kl = plan.head_kl.expand(self.head.num_outputs)
         head_kl = head_kl.sum() if self.head_kl == "sum" else head_kl.mean()
-        objective = Objective(expected.to(INDUCING_DTYPE), head_kl, plan.kl, num_data)
+        objective = Objective(expected.to(INDUCING_DTYPE), head_kl, plan.kl, num_data, marginals)
         self._require_finite("the objective", objective.total)
         return objective
 

@@ -1,56 +1,98 @@
-r"""ZCA whitening: decorrelate the pixels, staying as close to the image as possible."""
+r"""Whitening: what is done to images before a kernel sees them."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from convdkm.checks import check_choice
+from convdkm.data.moments import Moments
 from convdkm.errors import InvalidInputError, NotInitialisedError
 
+ZCAVariant = Literal["published", "paper"]
+WhiteningKind = Literal["zca", "zca-paper", "standardise", "none"]
 
-class ZCA(nn.Module):
-    r"""Regularised ZCA whitening of images.
+MOST_PIXELS = 16_384
+
+Self = TypeVar("Self", bound="Whitening")
+
+
+class Whitening(nn.Module, ABC):
+    """A map of images ``(N, channels, *space)`` that is fitted to training images once.
+
+    What it learned is in buffers that are ``None`` until then, so that a ``state_dict`` loads into
+    a fresh instance, fitted or not.
+    """
+
+    @abstractmethod
+    def fit(self: Self, images: Tensor) -> Self:
+        """Fit to training images; returns itself."""
+
+    @abstractmethod
+    def forward(self, images: Tensor) -> Tensor:
+        """The images, whitened, in the same shape."""
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        for name in self._buffers:
+            saved = state_dict.get(prefix + name)
+            if saved is not None:
+                here = self._buffers[name]
+                device = saved.device if here is None else here.device
+                self._buffers[name] = torch.empty_like(saved, device=device)
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
+
+
+class ZCA(Whitening):
+    r"""Regularised ZCA whitening: decorrelates pixels, staying as close to the image as possible.
 
     .. math:: x \leftarrow U (\Lambda + \epsilon\bar\lambda I)^{-1/2} U^T (x - \bar x),
               \qquad \mathrm{Cov}(x) = U \Lambda U^T
 
-    with :math:`\bar\lambda` the mean eigenvalue, after each channel was brought to mean 0 and
-    variance 1; then each channel once more.
+    with :math:`\bar\lambda` the mean eigenvalue. ``variant="paper"`` is this formula alone, the
+    regularised ZCA of the works that the paper cites. ``variant="published"`` is what the
+    published runs do: the formula, after each channel was brought to mean 0 and variance 1; then
+    each channel once more.
 
     Args:
         epsilon: the regulariser ε, 0.1 in the paper.
+        variant: ``"published"`` or ``"paper"``.
     """
 
     mean: Tensor | None
     matrix: Tensor | None
 
-    def __init__(self, epsilon: float = 0.1) -> None:
+    def __init__(self, epsilon: float = 0.1, variant: ZCAVariant = "published") -> None:
         super().__init__()
-        if not epsilon >= 0:
+        if not 0 <= epsilon < float("inf"):
             raise InvalidInputError(f"epsilon must not be negative, got {epsilon}")
+        check_choice("variant", variant, ZCAVariant)
         self.epsilon = epsilon
+        self.variant = variant
         self.register_buffer("mean", None)
         self.register_buffer("matrix", None)
 
     @torch.no_grad()
     def fit(self, images: Tensor) -> ZCA:
-        """Fit to training images ``(N, channels, *space)``; returns itself."""
-        if images.ndim < 3 or len(images) < 2:
-            raise InvalidInputError(
-                f"whitening is fitted to images (N, channels, *space), got {tuple(images.shape)}"
-            )
-        first = _ChannelScale(images)
-        flat = first(images).flatten(1).double()
-        mean = flat.mean(0)
-        flat -= mean
-        values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))
-        shrunk = (values.clamp(min=0) + self.epsilon * values.mean()).rsqrt()
-        rotation = (vectors * shrunk) @ vectors.T
-        second = _ChannelScale((flat @ rotation).reshape(images.shape))
-        # One affine map x ↦ (x − mean) matrix does all three steps.
-        centre = first.mean.flatten().double() + mean * first.deviation.flatten().double()
-        matrix = rotation / first.deviation.flatten()[:, None] / second.deviation.flatten()[None, :]
-        self.mean, self.matrix = centre.float(), matrix.float()
+        _check_fittable(images)
+        _check_affordable(images)
+        moments = Moments.of(images)
+        deviation = torch.ones_like(moments.mean)
+        if self.variant == "published":
+            deviation = moments.channel_deviation()
+        values, vectors = torch.linalg.eigh(moments.covariance / deviation / deviation[:, None])
+        values = values.clamp(min=0)
+        shrunk = _inverse_root(values + self.epsilon * values.mean())
+        matrix = (vectors * shrunk) @ vectors.T / deviation[:, None]
+        if self.variant == "published":
+            # Var(x R) is the diagonal of R Cov R = U Λ (Λ + ελ̄)⁻¹ Uᵀ.
+            variances = vectors.square() @ (values * shrunk.square())
+            matrix = matrix / moments.channel_root_mean(variances)
+        self.mean, self.matrix = moments.mean.float(), matrix.float()
         return self
 
     def forward(self, images: Tensor) -> Tensor:
@@ -65,15 +107,82 @@ class ZCA(nn.Module):
         return whitened.reshape(images.shape)
 
 
-class _ChannelScale:
-    """Mean and standard deviation of every channel, spread over the pixels."""
+class Standardise(Whitening):
+    r"""Each channel brought to mean 0 and variance 1 over the training images."""
 
-    def __init__(self, images: Tensor) -> None:
-        axes = (0, *range(2, images.ndim))
-        spread = images.new_ones(1, *images.shape[1:])
-        self.mean = images.mean(axes, keepdim=True) * spread
-        deviation = images.std(axes, correction=0, keepdim=True) * spread
-        self.deviation = deviation.clamp(min=torch.finfo(images.dtype).eps)
+    mean: Tensor | None
+    deviation: Tensor | None
 
-    def __call__(self, images: Tensor) -> Tensor:
-        return (images - self.mean) / self.deviation
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", None)
+        self.register_buffer("deviation", None)
+
+    @torch.no_grad()
+    def fit(self, images: Tensor) -> Standardise:
+        _check_fittable(images)
+        moments = [torch.var_mean(channel.double(), correction=0) for channel in images.unbind(1)]
+        variance, mean = (torch.stack(moment) for moment in zip(*moments, strict=True))
+        self.mean = mean.float()
+        self.deviation = (1 / _inverse_root(variance, otherwise=1)).float()
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.mean is None or self.deviation is None:
+            raise NotInitialisedError("call fit(images) before whitening")
+        if images.shape[1] != len(self.mean):
+            raise InvalidInputError(
+                f"this whitening was fitted to {len(self.mean)} channels, got {images.shape[1]}"
+            )
+        spread = (-1, *(1,) * (images.ndim - 2))
+        mean, deviation = self.mean.to(images.dtype), self.deviation.to(images.dtype)
+        return (images - mean.reshape(spread)) / deviation.reshape(spread)
+
+
+class NoWhitening(Whitening):
+    """Leaves images as they are."""
+
+    def fit(self, images: Tensor) -> NoWhitening:
+        return self
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images
+
+
+def make_whitening(kind: WhiteningKind = "zca", epsilon: float = 0.1) -> Whitening:
+    """An unfitted whitening by its name; ``epsilon`` matters for ZCA alone."""
+    check_choice("whitening", kind, WhiteningKind)
+    if kind == "none":
+        return NoWhitening()
+    if kind == "standardise":
+        return Standardise()
+    return ZCA(epsilon, "paper" if kind == "zca-paper" else "published")
+
+
+def _inverse_root(values: Tensor, otherwise: float = 0) -> Tensor:
+    """1/√v, and ``otherwise`` where v is zero up to rounding: no constant pixel is blown up."""
+    smallest = torch.finfo(torch.float32).tiny + len(values) * 1e-15 * float(values.max())
+    return torch.where(values > smallest, values.clamp(min=smallest).rsqrt(), otherwise)
+
+
+def _check_fittable(images: Tensor) -> None:
+    if images.ndim < 3 or len(images) < 2:
+        raise InvalidInputError(
+            "whitening is fitted to two or more images (N, channels, *space), got"
+            f" {tuple(images.shape)}"
+        )
+    if not all(bool(chunk.isfinite().all()) for chunk in images.split(4096)):
+        raise InvalidInputError(
+            "the images that whitening is fitted to hold NaN or infinite values"
+        )
+
+
+def _check_affordable(images: Tensor) -> None:
+    pixels = images[0].numel()
+    if pixels > MOST_PIXELS:
+        raise InvalidInputError(
+            f"ZCA of images with {pixels} pixels (all channels) takes several matrices of"
+            f" {pixels}×{pixels} numbers, {8 * pixels**2 / 2**30:.1f} GiB each; make the images"
+            f" smaller (image_size, --image-size) so that they have {MOST_PIXELS} at most, or use"
+            ' the whitening "standardise"'
+        )

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice, one_per_layer
+from convdkm.choices import Parameterisation
 from convdkm.errors import (
     ConvDKMError,
     InvalidInputError,
@@ -25,7 +26,6 @@ from convdkm.kernels import ArcCosine, Kernel
 from convdkm.layers import GramLayer, Layer, LayerKL, Plan, Sequential
 from convdkm.layers.base import keep_dtype
 from convdkm.layers.compose import prefixed
-from convdkm.layers.gram_layer import Parameterisation
 from convdkm.likelihoods import Gaussian
 from convdkm.prediction import RealPrediction
 

@@ -3,12 +3,12 @@ r"""The kernelised convolution Γ with inter-domain inducing points (Eq. 11 and 
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice, check_positive
+from convdkm.choices import Border, MixingInit
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer, Plan, require_inducing
@@ -21,9 +21,6 @@ from convdkm.numerics import (
     pivoted_cholesky_order,
     standard_normal,
 )
-
-MixingInit = Literal["random", "patches"]
-Border = Literal["zero", "inside"]
 
 POOL_FACTOR = 16
 """Candidates drawn for each inducing point that is chosen among real patches."""

@@ -3,12 +3,13 @@ r"""The learned Gram matrix of a layer: where a deep kernel machine differs from
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice, check_positive, check_positive_number
+from convdkm.choices import Parameterisation
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import IdentityPlan, Layer, LayerKL, Plan, require_inducing
@@ -21,8 +22,6 @@ from convdkm.numerics import (
     whiten,
     whitened_kl,
 )
-
-Parameterisation = Literal["direct", "whitened"]
 
 
 class _GramPlan(Plan):

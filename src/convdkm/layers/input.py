@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice, check_positive
+from convdkm.choices import Border
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype
-from convdkm.layers.conv import Border, window_variance
+from convdkm.layers.conv import window_variance
 from convdkm.layers.window import Padding, Size, Window
 
 

@@ -11,22 +11,15 @@ learned scale; on a Gram that is
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice
+from convdkm.choices import DataNorm, DataScale, InducingNorm, InducingScale, Statistics
 from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import LazyState, Plan
 from convdkm.numerics import cholesky, explained, inverse_of_lower, left_multiply, mix, whiten
-
-InducingNorm = Literal["none", "batch", "local"]
-DataNorm = Literal["none", "batch", "image", "location", "local"]
-InducingScale = Literal["none", "batch", "local"]
-DataScale = Literal["none", "batch", "location"]
-Statistics = Literal["running", "batch"]
 
 
 def _inverse_root(variance: Tensor) -> Tensor:

@@ -1,0 +1,18 @@
+"""The named choices of layers and models: one list of each, for the code and the command line."""
+
+from typing import Literal
+
+InducingNorm = Literal["none", "batch", "local"]
+DataNorm = Literal["none", "batch", "image", "location", "local"]
+InducingScale = Literal["none", "batch", "local"]
+DataScale = Literal["none", "batch", "location"]
+Statistics = Literal["running", "batch"]
+Parameterisation = Literal["direct", "whitened"]
+MixingInit = Literal["random", "patches"]
+Border = Literal["zero", "inside"]
+Covariance = Literal["shared", "per-output"]
+Top = Literal["gap", "linear", "gap+mix", "linear+mix"]
+LikelihoodName = Literal["categorical", "gaussian"]
+Expectation = Literal["nodes", "monte-carlo"]
+GaussianExpectation = Literal["closed-form", "monte-carlo"]
+HeadKL = Literal["sum", "mean"]

@@ -1,0 +1,86 @@
+"""``convdkm data list``, ``verify`` and ``fetch``."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from convdkm.cli.output import plain_table
+from convdkm.data.registry import KNOWN_SETS, data_directory, find, known_set
+from convdkm.errors import ConvDKMError
+
+
+def list_sets(data_dir: str | None) -> None:
+    """Print the known sets and where they are."""
+    console = Console(highlight=False)
+    table = plain_table("name", "images", "shape", "classes", "where", right=("images", "classes"))
+    for known in KNOWN_SETS.values():
+        place = find(known.name, data_dir)
+        where = "embedded" if known.format == "embedded" else str(place or "not here")
+        table.add_row(
+            known.name,
+            f"{known.train_size:,} + {known.test_size:,}",
+            "×".join(map(str, known.shape)),
+            str(known.num_classes),
+            where,
+        )
+    console.print(table)
+    console.print(f"Data directory: {data_directory(data_dir)}")
+    console.print("A folder with a sub-folder of images for each class, or an .npz, works as well.")
+
+
+def verify_sets(names: list[str], data_dir: str | None) -> None:
+    """Read sets whole and say what was found; ends with an error if one is not right."""
+    from convdkm.data import verify
+
+    chosen = [known_set(name) for name in names] or [
+        known for known in KNOWN_SETS.values() if find(known.name, data_dir) is not None
+    ]
+    failed = False
+    for known in chosen:
+        try:
+            result = verify(known.name, data_dir)
+        except ConvDKMError as error:
+            failed = True
+            print(f"{known.name}: {error}")
+        else:
+            sizes = f"{result.train_size:,} + {result.test_size:,} images"
+            print(f"{known.name}: right, {sizes} in {result.place}")
+            for note in result.notes:
+                print(f"  {note}")
+    if failed:
+        sys.exit(1)
+
+
+def fetch_sets(names: list[str], data_dir: str | None, mirror: str | None) -> None:
+    """Download sets, with a progress bar for each file."""
+    from convdkm.data.download import fetch
+
+    chosen = [known_set(name) for name in names]
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        tasks = {}
+
+        def show(file: str, done: int, total: int | None) -> None:
+            if file not in tasks:
+                tasks[file] = progress.add_task(file, total=total)
+            progress.update(tasks[file], completed=done, total=total)
+
+        places = [fetch(known.name, data_dir, progress=show, base_url=mirror) for known in chosen]
+    for known, place in zip(chosen, places, strict=True):
+        print(f"{known.name}: {place}")

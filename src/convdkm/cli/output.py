@@ -1,0 +1,45 @@
+"""Tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from rich import box
+from rich.table import Table
+
+ROWS = {
+    "accuracy": "accuracy",
+    "log_likelihood": "log-likelihood",
+    "brier": "Brier score",
+    "ece": "calibration error",
+    "entropy": "mean entropy",
+    "mutual_information": "mean mutual information",
+}
+PARTS = ("test", "validation", "train")
+
+
+def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """A table without vertical lines, whose named columns are aligned to the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column in right else "left"
+        table.add_column(column, justify=justify, overflow="fold")
+    return table
+
+
+def metrics_table(metrics: Mapping[str, float]) -> Table:
+    """The figures of a run: one row for each kind, one column for each part of the data."""
+    parts = [part for part in PARTS if f"{part}_accuracy" in metrics]
+    table = plain_table("", *parts, right=tuple(parts))
+    for name, title in ROWS.items():
+        values = [metrics.get(f"{part}_{name}") for part in parts]
+        if any(value is not None for value in values):
+            table.add_row(title, *(_figure(name, value) for value in values))
+    return table
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.2%}" if name == "accuracy" else f"{value:.4f}"

@@ -1,0 +1,121 @@
+"""``convdkm predict``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+
+from convdkm.checks import check_choice
+from convdkm.cli.evaluate import open_run
+from convdkm.cli.output import plain_table
+from convdkm.data import load_images
+from convdkm.errors import InvalidInputError
+from convdkm.files import write_text
+from convdkm.training.run import Run
+
+Form = Literal["table", "csv", "json"]
+COLUMNS = ("image", "class", "probability", "entropy", "mutual_information")
+
+
+def predict_images(
+    folder: Path,
+    paths: list[Path],
+    *,
+    form: str,
+    output: Path | None,
+    resize: bool,
+    skip_bad: bool,
+    checkpoint: str,
+    device: str | None,
+) -> None:
+    """Predict image files, and print or write a row for each."""
+    check_choice("--format", form, Form)
+    errors = Console(stderr=True, highlight=False)
+    run = open_run(folder, checkpoint, device, errors)
+    channels, height, width = run.image_shape
+    if resize and height != width:
+        raise InvalidInputError(f"--resize makes square images, the model's are {height}×{width}")
+    images, files = load_images(
+        paths,
+        image_size=height if resize else None,
+        channels=channels,
+        skip_bad=skip_bad,
+        report=lambda text: errors.print(f"Warning: {text}", style="yellow"),
+    )
+    if tuple(images.shape[1:]) != tuple(run.image_shape):
+        raise InvalidInputError(
+            f"the model was trained on images of {height}×{width} pixels, these have"
+            f" {images.shape[2]}×{images.shape[3]}; --resize brings them to its size"
+        )
+    rows = predicted_rows(run, images, [str(path) for path in files])
+    text = render(rows, form)
+    if output is not None:
+        write_text(output, text)
+        errors.print(f"{len(rows)} predictions written to {output}")
+    else:
+        print(text, end="")
+
+
+def predicted_rows(run: Run, images: object, names: list[str]) -> list[dict[str, object]]:
+    """What is said of each image, with the probabilities of all classes."""
+    prediction = run.predict(images)
+    probabilities = prediction.probs.cpu()
+    information = (
+        None
+        if prediction.expected_entropy is None
+        else prediction.mutual_information.cpu().tolist()
+    )
+    labels, entropies = prediction.labels.cpu().tolist(), prediction.entropy.cpu().tolist()
+    rows: list[dict[str, object]] = []
+    for index, (name, label) in enumerate(zip(names, labels, strict=True)):
+        rows.append(
+            {
+                "image": name,
+                "class": run.class_names[label],
+                "probability": probabilities[index, label].item(),
+                "entropy": entropies[index],
+                "mutual_information": None if information is None else information[index],
+                "probabilities": dict(
+                    zip(run.class_names, probabilities[index].tolist(), strict=True)
+                ),
+            }
+        )
+    return rows
+
+
+def render(rows: list[dict[str, object]], form: str) -> str:
+    """The rows as a table, CSV or JSON."""
+    if form == "json":
+        return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
+    if form == "csv":
+        buffer = io.StringIO()
+        classes = list(rows[0]["probabilities"]) if rows else []  # type: ignore[call-overload]
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow([*COLUMNS, *(f"p({name})" for name in classes)])
+        for row in rows:
+            own = row["probabilities"]
+            assert isinstance(own, dict)
+            writer.writerow([*(row[column] for column in COLUMNS), *own.values()])
+        return buffer.getvalue()
+    table = plain_table(
+        *(column.replace("_", " ") for column in COLUMNS),
+        right=("probability", "entropy", "mutual information"),
+    )
+    for row in rows:
+        figures = (row["entropy"], row["mutual_information"])
+        table.add_row(
+            str(row["image"]),
+            str(row["class"]),
+            f"{row['probability']:.1%}",
+            *("–" if value is None else f"{value:.3f}" for value in figures),
+        )
+    buffer = io.StringIO()
+    terminal = Console()
+    width = terminal.width if terminal.is_terminal else 200
+    Console(file=buffer, width=width, highlight=False).print(table)
+    return buffer.getvalue()

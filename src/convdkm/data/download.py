@@ -1,0 +1,242 @@
+"""Fetching the published files of a data set: resumable, checked, and whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
+
+from convdkm.data.checksums import md5_of_file
+from convdkm.data.registry import KnownSet, OfficialFile, data_directory, find, known_set
+from convdkm.errors import InvalidInputError
+
+_BLOCK = 2**18
+_MAY_PASS = (408, 425, 429, 500, 502, 503, 504)
+
+Progress = Callable[[str, int, "int | None"], None]
+"""Called with a file's name, the bytes that are there, and their total where it is known."""
+
+
+class DownloadError(InvalidInputError):
+    """A file that could not be fetched."""
+
+
+class _BrokenError(Exception):
+    """A connection that failed in a way that may pass; the part that arrived is kept."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    """One file: where from, where to, and how."""
+
+    url: str
+    target: Path
+    file: OfficialFile
+    timeout: float
+    progress: Progress | None
+
+    @property
+    def part(self) -> Path:
+        return self.target.with_name(f"{self.target.name}.part")
+
+    def here(self) -> int:
+        """Bytes that have arrived."""
+        return self.part.stat().st_size if self.part.exists() else 0
+
+
+def fetch(
+    name: str,
+    data_dir: str | Path | None = None,
+    *,
+    progress: Progress | None = None,
+    base_url: str | None = None,
+    force: bool = False,
+    attempts: int = 4,
+    timeout: float = 30.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Path:
+    """Download a known set into the data directory; returns where it lies.
+
+    Nothing is done if the set is there already, unless ``force``; and files whose checksums are
+    right are never fetched twice. A download that breaks off is resumed by the next call.
+
+    Args:
+        base_url: a mirror, in place of the official address.
+        attempts: how often to try each file while the connection fails.
+        timeout: seconds without an answer after which a connection counts as failed.
+        sleep: waits between attempts, 1, 2, 4, … seconds.
+    """
+    known = known_set(name)
+    place = find(name, data_dir)
+    if place is not None and (not force or not known.files):
+        return place
+    base = base_url if base_url is not None else known.base_url
+    if urlsplit(base).scheme not in ("http", "https"):
+        raise DownloadError(
+            f"the address of a mirror starts with http:// or https://, got {base!r}"
+        )
+    folder = data_directory(data_dir) / known.folders[0]
+    _make_folder(folder)
+    for file in known.files:
+        url = f"{base.rstrip('/')}/{file.name}"
+        job = _Job(url, folder / file.name, file, timeout, progress)
+        if not (job.target.is_file() and md5_of_file(job.target) == file.md5):
+            _fetch_file(job, attempts, sleep)
+    return _fetched(known, folder)
+
+
+def _fetched(known: KnownSet, folder: Path) -> Path:
+    return folder if known.format == "idx" else folder / known.files[0].name
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DownloadError(
+            f"cannot make the folder {folder}: {error.strerror}; name another with --data-dir"
+        ) from error
+
+
+def _fetch_file(job: _Job, attempts: int, sleep: Callable[[float], None]) -> None:
+    resumed = job.here() > 0
+    _receive_patiently(job, attempts, sleep)
+    actual = md5_of_file(job.part)
+    if actual != job.file.md5 and resumed:  # the part may have been another file's
+        job.part.unlink()
+        _receive_patiently(job, attempts, sleep)
+        actual = md5_of_file(job.part)
+    if actual != job.file.md5:
+        job.part.unlink()
+        raise DownloadError(
+            f"{job.url} is not the published file: its MD5 should be {job.file.md5} but is"
+            f" {actual}; what was fetched is deleted. Try again later, or from a mirror"
+        )
+    try:
+        job.part.replace(job.target)
+    except OSError as error:
+        raise DownloadError(f"cannot write {job.target}: {error.strerror}") from error
+
+
+def _receive_patiently(job: _Job, attempts: int, sleep: Callable[[float], None]) -> None:
+    """Try until the part is complete, waiting longer each time."""
+    for attempt in range(1, attempts + 1):
+        try:
+            _receive(job)
+            return
+        except _BrokenError as error:
+            if attempt == attempts:
+                kept = f"; {job.here()} bytes are kept in {job.part}" if job.here() else ""
+                raise DownloadError(
+                    f"fetching {job.url} failed {attempts} times, at last with: {error}{kept}."
+                    " Running the same again resumes it"
+                ) from error
+            sleep(2.0 ** (attempt - 1))
+
+
+def _receive(job: _Job) -> None:
+    """Ask for what is missing, and append it to the part."""
+    start = job.here()
+    headers = {"User-Agent": "convdkm", "Accept-Encoding": "identity"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+    try:
+        with urlopen(Request(job.url, headers=headers), timeout=job.timeout) as answer:
+            if start and not _continues(answer, start):
+                start = 0
+            length = answer.headers.get("Content-Length")
+            total = start + int(length) if length and length.isdigit() else None
+            _check_space(job, total, start)
+            _store(job, answer, start, total)
+    except HTTPError as error:
+        with error:
+            _judge(job, error, start)
+    except (OSError, http.client.HTTPException) as error:  # writing has errors of its own
+        reason = error.reason if isinstance(error, URLError) else error
+        raise _BrokenError(str(reason) or type(reason).__name__) from error
+
+
+def _continues(answer: http.client.HTTPResponse, start: int) -> bool:
+    """Whether the server sends the rest, and not the whole file again."""
+    content_range = answer.headers.get("Content-Range", "")
+    return answer.status == http.client.PARTIAL_CONTENT and content_range.startswith(
+        f"bytes {start}-"
+    )
+
+
+def _judge(job: _Job, error: HTTPError, start: int) -> None:
+    """Decide what an answer other than a file means."""
+    if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and start:
+        if md5_of_file(job.part) != job.file.md5:  # not a beginning of this file
+            job.part.unlink()
+            raise _BrokenError("the part on disk did not fit and was deleted") from error
+        return
+    if error.code in _MAY_PASS:
+        raise _BrokenError(f"the server answered {error.code} {error.reason}") from error
+    raise DownloadError(
+        f"{job.url}: the server answered {error.code} {error.reason}; the file may have moved. Try"
+        " a mirror, or put the file into the data directory by hand"
+    ) from error
+
+
+def _check_space(job: _Job, total: int | None, start: int) -> None:
+    free = shutil.disk_usage(job.part.parent).free
+    if total is not None and total - start > free:
+        raise DownloadError(_no_space(job, total - start, free))
+
+
+def _store(job: _Job, answer: BinaryIO, start: int, total: int | None) -> None:
+    """Write the answer to the part, from ``start`` on."""
+    done = start
+    with _opened(job, start) as part:
+        while block := answer.read(_BLOCK):
+            try:
+                _write(part, block)
+            except OSError as error:
+                raise _write_error(job, error, total, done) from error
+            done += len(block)
+            if job.progress is not None:
+                job.progress(job.file.name, done, total)
+    if total is not None and done < total:
+        raise _BrokenError(f"the connection broke after {done} of {total} bytes")
+
+
+def _opened(job: _Job, start: int) -> BinaryIO:
+    try:
+        # Unbuffered: what was written is there, and closing cannot fail for want of space.
+        return job.part.open("ab" if start else "wb", buffering=0)
+    except OSError as error:
+        raise _write_error(job, error, None, start) from error
+
+
+def _write(part: BinaryIO, block: bytes) -> None:
+    """Write all of a block; an unbuffered file may take it in pieces."""
+    view = memoryview(block)
+    while view:
+        view = view[os.write(part.fileno(), view) :]
+
+
+def _write_error(job: _Job, error: OSError, total: int | None, done: int) -> DownloadError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        missing = (job.file.size if total is None else total) - done
+        return DownloadError(_no_space(job, missing, shutil.disk_usage(job.part.parent).free))
+    return DownloadError(
+        f"cannot write {job.part}: {error.strerror}; name another folder with --data-dir"
+    )
+
+
+def _no_space(job: _Job, needed: int, free: int) -> str:
+    kept = f" The {job.here()} bytes that arrived are kept." if job.here() else ""
+    return (
+        f"no room for {job.target}: {needed} more bytes are needed, {free} are free on the disk."
+        f"{kept} Make room and run the same again, or name another folder with --data-dir"
+    )

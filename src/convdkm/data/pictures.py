@@ -1,0 +1,190 @@
+"""Picture files as tensors: one picture, and many of them.
+
+Grey pictures have one channel, colour three. Transparent pixels are put on white, 16 bits scaled
+like 8, a camera's rotation (EXIF) undone; of an animation the first picture counts.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from convdkm.data.pixels import (
+    check_channels,
+    check_memory,
+    height_and_width,
+    resized,
+    with_channels,
+)
+from convdkm.errors import InvalidInputError
+
+SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm"}
+)
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that starts a program
+_ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)
+
+Report = Callable[[str], None]
+
+
+class UnreadableImageError(InvalidInputError):
+    """A file that is not a picture, or a damaged one."""
+
+
+@dataclass(frozen=True)
+class PictureHeader:
+    """What a picture says of itself before its pixels are read."""
+
+    channels: int
+    height: int
+    width: int
+
+
+def picture_header(path: Path) -> PictureHeader:
+    """Shape of a picture file, once it is turned upright."""
+    with _opened(path) as image:
+        width, height = image.size
+        if image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE:
+            width, height = height, width
+        return PictureHeader(1 if _is_grey(image) else 3, height, width)
+
+
+def read_picture(path: Path) -> Tensor:
+    """A picture file as float32 ``(channels, height, width)`` between 0 and 1."""
+    with _opened(path) as image:
+        return picture_tensor(image)
+
+
+def picture_tensor(image: Image.Image) -> Tensor:
+    """A Pillow image as float32 ``(channels, height, width)`` between 0 and 1."""
+    grey = _is_grey(image)
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode == "F" or upright.mode.startswith("I"):
+        return _deep_grey(upright).unsqueeze(0)
+    if upright.has_transparency_data:
+        upright = upright.convert("RGBA")
+        white = Image.new("RGBA", upright.size, "white")
+        upright = Image.alpha_composite(white, upright)
+    pixels = np.array(upright.convert("L" if grey else "RGB"))
+    planes = torch.from_numpy(pixels).reshape(*pixels.shape[:2], -1).permute(2, 0, 1)
+    return planes.float().div_(255)
+
+
+def read_pictures(
+    paths: Sequence[Path],
+    *,
+    image_size: int | Sequence[int] | None = None,
+    channels: int | None = None,
+    skip_bad: bool = False,
+    report: Report | None = None,
+) -> tuple[Tensor, list[int]]:
+    """Picture files as one tensor ``(N, channels, height, width)``, and which of them it holds.
+
+    Pictures have one channel if all files are grey and three otherwise, unless ``channels`` says.
+    An unreadable file is an error, or with ``skip_bad`` left out and named to ``report``.
+    """
+    check_channels(channels)
+    size = height_and_width(image_size)
+    bad = _BadFiles(skip_bad, report)
+    headers = {}
+    for position, path in enumerate(paths):
+        with bad.noticed(path):
+            headers[position] = picture_header(path)
+    if not headers:
+        raise UnreadableImageError(f"none of {len(paths)} files is a picture that can be read")
+    if size is None:
+        size = _common_size([paths[position] for position in headers], list(headers.values()))
+    if channels is None:
+        channels = max(header.channels for header in headers.values())
+    check_memory(len(headers), (channels, *size), f"{paths[0].parent} and on")
+    images = torch.empty(len(headers), channels, *size)
+    kept: list[int] = []
+    for position in headers:
+        with bad.noticed(paths[position]):
+            picture = read_picture(paths[position]).unsqueeze(0)
+            images[len(kept)] = with_channels(resized(picture, size), channels)[0]
+            kept.append(position)
+    if not kept:
+        raise UnreadableImageError(f"none of {len(paths)} files is a picture that can be read")
+    return images[: len(kept)], kept
+
+
+class _BadFiles:
+    """What to do about an unreadable file: raise, or name it and go on."""
+
+    def __init__(self, skip: bool, report: Report | None) -> None:
+        self.skip, self.report = skip, report
+
+    @contextmanager
+    def noticed(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except UnreadableImageError as error:
+            if not self.skip:
+                raise UnreadableImageError(
+                    f"{error.message}; mend or remove the file, or leave such files out with"
+                    " skip_bad (--skip-bad)"
+                ) from error
+            if self.report is not None:
+                self.report(f"left out: {error.message}")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """An open picture; whatever the decoder raises becomes an error that names the file."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            with Image.open(path, formats=_FORMATS) as image:
+                yield image
+    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+        raise UnreadableImageError(
+            f"{path} claims more pixels than a picture can sensibly have ({error})"
+        ) from error
+    except UnidentifiedImageError as error:
+        raise UnreadableImageError(f"{path} is not a picture, or a damaged one") from error
+    except UnreadableImageError as error:
+        raise UnreadableImageError(f"{path} {error.message}") from error
+    except Exception as error:  # a damaged file can make a decoder raise anything
+        raise UnreadableImageError(f"{path} cannot be read as a picture: {error}") from error
+
+
+def _is_grey(image: Image.Image) -> bool:
+    if image.mode == "P":
+        palette = np.array(image.getpalette("RGB") or [0, 0, 0]).reshape(-1, 3)
+        return bool((palette == palette[:, :1]).all())
+    return image.mode in ("1", "L", "LA", "La", "F") or image.mode.startswith("I")
+
+
+def _deep_grey(image: Image.Image) -> Tensor:
+    """Grey levels of more than 8 bits: integers count to 65535, real numbers to 1."""
+    values = np.array(image).astype(np.float32)
+    most = 1.0 if image.mode == "F" else 65535.0
+    low, high = float(values.min()), float(values.max())
+    if not (low >= 0 and high <= most):
+        raise UnreadableImageError(
+            f"has grey levels from {low:g} to {high:g}, outside 0 to {most:g}; save it with 8 or"
+            " 16 bits"
+        )
+    return torch.from_numpy(values / np.float32(most))
+
+
+def _common_size(paths: Sequence[Path], headers: Sequence[PictureHeader]) -> tuple[int, int]:
+    first = headers[0]
+    for path, header in zip(paths, headers, strict=True):
+        if (header.height, header.width) != (first.height, first.width):
+            raise InvalidInputError(
+                f"the images differ in size (height×width): {paths[0]} is"
+                f" {first.height}×{first.width}, {path} is {header.height}×{header.width}; give"
+                " image_size (--image-size) to bring all to one size"
+            )
+    return first.height, first.width

@@ -1,0 +1,276 @@
+"""The data sets that are known by name: what they are, where they come from, where they lie.
+
+Nothing slow is imported here, so that a program can list them at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from convdkm.errors import InvalidInputError
+
+Format = Literal["embedded", "idx", "cifar"]
+
+DATA_VARIABLE = "CONVDKM_DATA"
+
+
+class MissingDataError(InvalidInputError):
+    """A data set that is nowhere on this machine."""
+
+
+@dataclass(frozen=True)
+class OfficialFile:
+    """A file as it is published; ``unpacked_md5`` is that of the content of a ``.gz``."""
+
+    name: str
+    size: int
+    md5: str
+    unpacked_md5: str | None = None
+
+
+@dataclass(frozen=True)
+class KnownSet:
+    """A data set known by name.
+
+    ``folders`` are looked in below the data directory, the first being where downloads go;
+    ``system_folders`` are looked in after them.
+    """
+
+    name: str
+    title: str
+    format: Format
+    train_size: int
+    test_size: int
+    shape: tuple[int, int, int]
+    num_classes: int
+    class_names: tuple[str, ...] = ()
+    base_url: str = ""
+    files: tuple[OfficialFile, ...] = ()
+    folders: tuple[str, ...] = ()
+    system_folders: tuple[str, ...] = ()
+    unpacked: str = ""
+    parts: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def download_size(self) -> int:
+        """Bytes of all files as published."""
+        return sum(file.size for file in self.files)
+
+
+_IDX_PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
+
+
+def _idx_files(*details: tuple[int, str, str]) -> tuple[OfficialFile, ...]:
+    names = (f"{part}-idx{3 if 'images' in part else 1}-ubyte.gz" for part in _IDX_PARTS)
+    return tuple(OfficialFile(name, *detail) for name, detail in zip(names, details, strict=True))
+
+
+_DIGITS = KnownSet("digits", "Handwritten digits", "embedded", 1437, 360, (1, 8, 8), 10)
+
+_MNIST = KnownSet(
+    name="mnist",
+    title="MNIST",
+    format="idx",
+    train_size=60_000,
+    test_size=10_000,
+    shape=(1, 28, 28),
+    num_classes=10,
+    base_url="https://ossci-datasets.s3.amazonaws.com/mnist/",
+    files=_idx_files(
+        (9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+        (28881, "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
+        (1648877, "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+        (4542, "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
+    ),
+    folders=("MNIST/raw", "MNIST", "mnist", "."),
+    parts=_IDX_PARTS,
+)
+
+_FASHION_MNIST = KnownSet(
+    name="fashion-mnist",
+    title="Fashion-MNIST",
+    format="idx",
+    train_size=60_000,
+    test_size=10_000,
+    shape=(1, 28, 28),
+    num_classes=10,
+    class_names=(
+        "T-shirt/top",
+        "Trouser",
+        "Pullover",
+        "Dress",
+        "Coat",
+        "Sandal",
+        "Shirt",
+        "Sneaker",
+        "Bag",
+        "Ankle boot",
+    ),
+    base_url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+    files=_idx_files(
+        (26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+        (29515, "25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
+        (4422102, "bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
+        (5148, "bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
+    ),
+    folders=("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "fashion_mnist", "."),
+    system_folders=("/usr/share/datasets/fashion-mnist",),
+    parts=_IDX_PARTS,
+    aliases=("fmnist", "fashion"),
+)
+
+_CIFAR10 = KnownSet(
+    name="cifar10",
+    title="CIFAR-10",
+    format="cifar",
+    train_size=50_000,
+    test_size=10_000,
+    shape=(3, 32, 32),
+    num_classes=10,
+    class_names=(
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    ),
+    base_url="https://www.cs.toronto.edu/~kriz/",
+    files=(OfficialFile("cifar-10-python.tar.gz", 170498071, "c58f30108f718f92721af3b95e74349a"),),
+    folders=(".",),
+    unpacked="cifar-10-batches-py",
+    parts=(*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"),
+)
+
+_CIFAR100 = KnownSet(
+    name="cifar100",
+    title="CIFAR-100",
+    format="cifar",
+    train_size=50_000,
+    test_size=10_000,
+    shape=(3, 32, 32),
+    num_classes=100,
+    base_url="https://www.cs.toronto.edu/~kriz/",
+    files=(OfficialFile("cifar-100-python.tar.gz", 169001437, "eb9058c3a382ffc7106e4002c42a8d85"),),
+    folders=(".",),
+    unpacked="cifar-100-python",
+    parts=("train", "test"),
+)
+
+KNOWN_SETS: dict[str, KnownSet] = {
+    known.name: known for known in (_DIGITS, _MNIST, _FASHION_MNIST, _CIFAR10, _CIFAR100)
+}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+_BY_PLAIN_NAME = {
+    _plain(name): known for known in KNOWN_SETS.values() for name in (known.name, *known.aliases)
+}
+
+
+def is_known(name: str) -> bool:
+    """Whether a set goes by this name, whatever its case and punctuation; a path is no name."""
+    return _plain(name) in _BY_PLAIN_NAME and not {"/", os.sep} & set(name)
+
+
+def known_set(name: str) -> KnownSet:
+    """The set of this name, whatever its case and punctuation: ``"CIFAR-10"`` is ``"cifar10"``."""
+    if not is_known(name):
+        raise InvalidInputError(f"there is no data set {name!r}{nearest(name)}{listing()}")
+    return _BY_PLAIN_NAME[_plain(name)]
+
+
+def nearest(name: str) -> str:
+    """A suggestion, if a known name is like this one."""
+    alike = difflib.get_close_matches(_plain(name), _BY_PLAIN_NAME, n=1)
+    return f"; did you mean {_BY_PLAIN_NAME[alike[0]].name!r}?" if alike else ";"
+
+
+def listing() -> str:
+    """The known names, as the end of a message."""
+    return f" known are {', '.join(KNOWN_SETS)}"
+
+
+def data_directory(data_dir: str | Path | None = None) -> Path:
+    """Where data sets lie: the argument, else ``$CONVDKM_DATA``, else a folder of the user's."""
+    if data_dir is not None:
+        return Path(data_dir).expanduser()
+    if named := os.environ.get(DATA_VARIABLE):
+        return Path(named).expanduser()
+    home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
+    return Path(home).expanduser() / "convdkm"
+
+
+def places(name: str, data_dir: str | Path | None = None) -> list[Path]:
+    """Every folder or archive in which the set is looked for, in order."""
+    known = known_set(name)
+    root = data_directory(data_dir)
+    folders = [*(root / folder for folder in known.folders), *map(Path, known.system_folders)]
+    if known.format != "cifar":
+        return folders
+    unpacked = [folder / known.unpacked for folder in folders]
+    packed = [folder / file.name for folder in folders for file in known.files]
+    bare = folders if root.name == known.unpacked else []
+    return [*unpacked, *bare, *packed]
+
+
+def find(name: str, data_dir: str | Path | None = None) -> Path | None:
+    """Where all files of the set lie (a folder or an archive), or ``None``."""
+    known = known_set(name)
+    if known.format == "embedded":
+        package = find_spec("sklearn")
+        return Path(package.origin).parent if package and package.origin else None
+    return next((place for place in places(name, data_dir) if _holds(place, known)), None)
+
+
+def locate(name: str, data_dir: str | Path | None = None) -> Path:
+    """Where the set lies; an error that lists every place looked in if it is nowhere."""
+    known, place = known_set(name), find(name, data_dir)
+    if place is None:
+        looked = "\n".join(f"  {place}{_lacks(place, known)}" for place in places(name, data_dir))
+        raise MissingDataError(
+            f"{known.title} not found. Looked in\n{looked}\nFetch it with `convdkm data fetch"
+            f" {known.name}`, or name the folder that holds it with --data-dir or {DATA_VARIABLE}"
+        )
+    return place
+
+
+def idx_file(folder: Path, part: str) -> Path | None:
+    """The file of a part, such as ``train-images``, under any of the names it goes by."""
+    kind = "idx3-ubyte" if part.endswith("images") else "idx1-ubyte"
+    stems = (f"{part}-{kind}", f"{part}.{kind}")
+    candidates = (folder / f"{stem}{suffix}" for stem in stems for suffix in ("", ".gz"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _missing(place: Path, known: KnownSet) -> Iterable[str]:
+    if known.format == "idx":
+        return [part for part in known.parts if idx_file(place, part) is None]
+    return [part for part in known.parts if not (place / part).is_file()]
+
+
+def _holds(place: Path, known: KnownSet) -> bool:
+    if known.format == "cifar" and place.name.endswith(".tar.gz"):
+        return place.is_file()
+    return place.is_dir() and not _missing(place, known)
+
+
+def _lacks(place: Path, known: KnownSet) -> str:
+    """What an incomplete folder lacks."""
+    missing = list(_missing(place, known)) if place.is_dir() else []
+    return f" (lacks {', '.join(missing)})" if 0 < len(missing) < len(known.parts) else ""

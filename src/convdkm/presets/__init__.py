@@ -1,0 +1,60 @@
+"""Named settings of whole runs; each is a YAML file in this folder.
+
+A preset holds a description, options, and options for particular data sets that override them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from convdkm.config import RunConfig, nearest
+from convdkm.errors import InvalidInputError
+
+ORDER = ("paper", "paper-benchmark", "published", "quick")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings with a name."""
+
+    name: str
+    description: str
+    options: dict[str, Any]
+    datasets: dict[str, dict[str, Any]]
+
+    def config(self, dataset: str = "digits", **options: Any) -> RunConfig:
+        """The whole configuration for a data set, with some options changed."""
+        source = f"preset {self.name!r}"
+        config = RunConfig.of(self.options, source).updated({"dataset": dataset})
+        config = config.updated(self.datasets.get(dataset, {}), source)
+        return config.updated(options)
+
+
+def names() -> tuple[str, ...]:
+    """The names of the presets."""
+    return ORDER
+
+
+def default_for(dataset: str) -> str:
+    """The preset where none is asked for: ``quick`` for the digits, else ``paper``."""
+    return "quick" if dataset == "digits" else "paper"
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name."""
+    if name not in ORDER:
+        raise InvalidInputError(
+            f"unknown preset {name!r}.{nearest(name, ORDER)} There are {', '.join(ORDER)}."
+        )
+    import yaml
+
+    text = resources.files(__package__).joinpath(f"{name}.yaml").read_text(encoding="utf-8")
+    content = yaml.safe_load(text)
+    return Preset(
+        name,
+        " ".join(content["description"].split()),
+        content.get("options") or {},
+        content.get("datasets") or {},
+    )

@@ -1,0 +1,109 @@
+"""Training images in batches: shuffled, cropped, flipped and whitened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from convdkm.data.augment import random_crop_flip
+from convdkm.training.world import World
+
+if TYPE_CHECKING:
+    from convdkm.config import AugmentStage
+    from convdkm.data.whitening import Whitening
+
+
+def generator_of(*entropy: int) -> torch.Generator:
+    """A generator whose stream belongs to these numbers (seed, epoch, …) alone."""
+    return torch.Generator().manual_seed(seed_of(*entropy))
+
+
+def seed_of(*entropy: int) -> int:
+    """A 63-bit seed mixed from several numbers."""
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
+
+
+class Batches:
+    """The training set in random order, anew in every epoch.
+
+    Order and augmentation are functions of (seed, epoch, step), so that a run can go on from any
+    step without a saved state. Images live on the device and whole batches are worked on at once:
+    the model never waits for a file.
+
+    Args:
+        images: as loaded, ``(N, channels, *space)``; vectors ``(N, features)`` if neither
+            whitening nor augmentation is asked for.
+        targets: their labels or real targets.
+        batch_size: images a step, over all processes together.
+        whitening: fitted; None for none.
+        crop: margin of the random crops; 0 for none.
+        flip: whether to flip images at random.
+        augment: crop and flip before whitening, or after it.
+        seed: of order and augmentation.
+        world: the processes that share the batches.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        targets: Tensor,
+        batch_size: int,
+        *,
+        whitening: Whitening | None = None,
+        crop: int = 0,
+        flip: bool = False,
+        augment: AugmentStage = "before-whitening",
+        seed: int = 0,
+        world: World | None = None,
+    ) -> None:
+        self.targets, self.batch_size = targets, batch_size
+        self.crop, self.flip, self.seed = crop, flip, seed
+        self.world = world or World()
+        self.raw, self.whitening = images, whitening
+        self.whiten_first = not (crop or flip) or augment == "after-whitening"
+        self.images = self.whitened(images) if self.whiten_first else images
+
+    @property
+    def num_data(self) -> int:
+        return len(self.targets)
+
+    @property
+    def steps(self) -> int:
+        """Steps in an epoch."""
+        return -(-self.num_data // self.batch_size)
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of epoch ``number`` (from 0), beginning with step ``start`` (from 0)."""
+        order = torch.randperm(self.num_data, generator=generator_of(self.seed, 1, number))
+        for step, chosen in enumerate(order.split(self.batch_size)[start:], start):
+            own = chosen.tensor_split(self.world.size)[self.world.rank]
+            own = own if len(own) else chosen[:1]
+            index = own.to(self.images.device)
+            yield self._prepared(self.images[index], number, step), self.targets[index]
+
+    def clean(self, count: int) -> Iterator[Tensor]:
+        """At most ``count`` images, chosen once, whitened and not augmented, in batches."""
+        order = torch.randperm(self.num_data, generator=generator_of(self.seed, 2))[:count]
+        for chosen in order.split(self.batch_size):
+            index = chosen.to(self.images.device)
+            if self.whiten_first:
+                yield self.images[index]
+            else:
+                yield self.whitened(self.raw[index])
+
+    def whitened(self, images: Tensor) -> Tensor:
+        """The images as the model sees them, without augmentation."""
+        if self.whitening is None:
+            return images
+        parts = images.split(4096)
+        return torch.cat([self.whitening(part) for part in parts]) if parts else images
+
+    def _prepared(self, images: Tensor, epoch: int, step: int) -> Tensor:
+        if self.crop or self.flip:
+            generator = generator_of(self.seed, 3, epoch, step, self.world.rank)
+            images = random_crop_flip(images, margin=self.crop, flip=self.flip, generator=generator)
+        return images if self.whiten_first else self.whitened(images)

@@ -1,0 +1,369 @@
+"""Train a machine from start to end: in memory, or as a run in a folder."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from convdkm.config import DataConfig, RunConfig
+from convdkm.data import Dataset, from_arrays, from_torch, load
+from convdkm.data.whitening import make_whitening
+from convdkm.errors import InvalidInputError
+from convdkm.files import write_json, write_text
+from convdkm.model import DeepKernelMachine
+from convdkm.presets import preset
+from convdkm.training.batches import Batches, seed_of
+from convdkm.training.build import build_model
+from convdkm.training.checkpoint import Checkpoint, CheckpointStore
+from convdkm.training.environment import environment
+from convdkm.training.log import LogSink
+from convdkm.training.loop import Trainer
+from convdkm.training.run import (
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    METRICS,
+    Run,
+    class_metrics,
+    dtype_of,
+    read_config,
+)
+from convdkm.training.sinks import CsvSink, Sink, Sinks, TensorBoardSink
+from convdkm.training.world import World, find_device, joined_world
+
+Stop = Callable[[], bool]
+
+
+def fit(
+    model: str | RunConfig | DeepKernelMachine = "quick",
+    data: Any = "digits",
+    *,
+    folder: str | Path | None = None,
+    overwrite: bool = False,
+    sinks: Iterable[Sink] = (),
+    stop: Stop | None = None,
+    **options: Any,
+) -> Run:
+    """Train a machine on images.
+
+    Args:
+        model: a preset's name, a whole configuration, or a machine of your own (trained by the
+            recipe of the preset ``quick`` where ``options`` do not say otherwise).
+        data: the name of a data set, a path, a :class:`~convdkm.data.Dataset`, a pair
+            ``(images, labels)`` or four arrays (training, then test), or a PyTorch dataset.
+        folder: keep the run there: settings, metrics of every step, checkpoints. In memory only by
+            default.
+        overwrite: replace a run that is in the folder.
+        sinks: where else records go, such as :class:`~convdkm.training.TerminalSink`.
+        stop: asked after every step whether to stop there; the run can be resumed.
+        options: any option of :class:`~convdkm.config.RunConfig`, such as ``epochs=3``.
+
+    Returns:
+        The run, with its figures in ``run.metrics``.
+    """
+    dataset, name = as_dataset(data)
+    if isinstance(model, RunConfig):
+        config = model.updated({"dataset": name, **options} if dataset else options)
+    else:
+        chosen = preset(model if isinstance(model, str) else "quick")
+        config = chosen.config(name, **options)
+    own = model if isinstance(model, DeepKernelMachine) else None
+    with joined_world() as world:
+        if folder is not None:
+            folder = Path(folder)
+            if world.leads:
+                _prepare_folder(folder, overwrite)
+                write_text(folder / CONFIG, config.to_yaml())
+                write_json(folder / ENVIRONMENT, environment())
+        session = Session(config, dataset, world, folder=folder, model=own, sinks=sinks, stop=stop)
+        return session.run()
+
+
+def resume(
+    folder: str | Path,
+    *,
+    data: Any = None,
+    model: DeepKernelMachine | None = None,
+    sinks: Iterable[Sink] = (),
+    stop: Stop | None = None,
+    **options: Any,
+) -> Run:
+    """Go on with a run that was stopped, from its last checkpoint.
+
+    Args:
+        folder: of the run.
+        data: the data of the run, where it cannot be loaded by its name.
+        model: a machine of the same shape, where it was one of your own.
+        sinks, stop: as in :func:`fit`.
+        options: of the recipe that may change, such as ``device``.
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    if options:
+        config = config.updated(options)
+        write_text(folder / CONFIG, config.to_yaml())
+    dataset = None if data is None else as_dataset(data)[0] or load_dataset(config)
+    with joined_world() as world:
+        checkpoint, warning = CheckpointStore(folder / CHECKPOINTS).load()
+        session = Session(
+            config,
+            dataset,
+            world,
+            folder=folder,
+            model=model,
+            sinks=sinks,
+            stop=stop,
+            checkpoint=checkpoint,
+        )
+        if warning is not None and world.leads:
+            session.tell(warning)
+        return session.run()
+
+
+class Session:
+    """One stretch of training: puts data, model, trainer and files together.
+
+    Args:
+        config: the whole configuration.
+        dataset: the images; loaded by the configuration if None.
+        world: the processes that train.
+        folder: of the run, or None.
+        model: a machine of the user's own; built by the configuration if None.
+        sinks: of the user's.
+        stop: as in :func:`fit`.
+        checkpoint: to go on from.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: Dataset | None,
+        world: World,
+        *,
+        folder: Path | None = None,
+        model: DeepKernelMachine | None = None,
+        sinks: Iterable[Sink] = (),
+        stop: Stop | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        self.config, self.folder, self.world = config, folder, world
+        self.own_model = model is not None
+        self._check(checkpoint, model)
+        device = find_device(config.training.device)
+        self.sinks = list(sinks) if world.leads else []
+        data = config.data
+        dataset = load_dataset(config, self.tell) if dataset is None else dataset
+        dataset, self.held_out = prepared(dataset, data)
+        self.dataset = dataset
+
+        whitening = make_whitening(data.whitening, data.zca_epsilon)
+        if checkpoint is None:
+            whitening.fit(dataset.train_images)
+        else:
+            whitening.load_state_dict(checkpoint.part("whitening"))
+        whitening.to(device)
+        model = self._initialised(model, whitening, checkpoint).to(device)
+        shape = tuple(dataset.train_images.shape[1:])
+        self.result = Run(
+            config, model, whitening, dataset.class_names, shape, folder, leads=world.leads
+        )
+        self.batches = Batches(
+            dataset.train_images.to(device),
+            dataset.train_labels.to(device),
+            config.training.batch_size,
+            whitening=whitening,
+            crop=data.crop,
+            flip=data.flip,
+            augment=data.augment,
+            seed=config.training.seed,
+            world=world,
+        )
+        step = int(checkpoint.description["progress"]["step"]) if checkpoint else 0
+        self.sinks += self._file_sinks(step)
+        self.trainer = Trainer(
+            model,
+            self.batches,
+            config.training,
+            sinks=self.sinks,
+            store=None if folder is None else CheckpointStore(folder / CHECKPOINTS),
+            describe=self._description,
+            evaluate=self._evaluate,
+            score="validation_log_likelihood" if self.held_out is not None else "objective",
+            stop=stop,
+        )
+        if checkpoint is None:
+            self.trainer.save()
+        else:
+            self.trainer.restore(checkpoint)
+
+    def tell(self, text: str) -> None:
+        """Say something to the user."""
+        Sinks(self.sinks).message(text, "warning")
+
+    def run(self) -> Run:
+        """Train to the end, or until stopped; then the final figures."""
+        config, trainer = self.config, self.trainer
+        detail = {
+            "inducing": "/".join(map(str, config.model.inducing)),
+            "ν": f"{config.model.nu}",
+            "device": str(self.result.model.device),
+            "precision": config.training.precision,
+        }
+        if self.folder is not None:
+            detail["folder"] = str(self.folder)
+        with trainer.sinks:
+            progress = trainer.run(trainer.info(config.data.dataset, **detail))
+        self.result.step = progress.step
+        if not progress.interrupted and self.world.leads:
+            self.result.metrics = self._final_metrics()
+            if self.folder is not None:
+                write_json(self.folder / METRICS, self.result.metrics)
+        self.result.model.eval()
+        return self.result
+
+    def _check(self, checkpoint: Checkpoint | None, model: DeepKernelMachine | None) -> None:
+        if checkpoint is not None and checkpoint.description["own_model"] and model is None:
+            raise InvalidInputError(
+                "this run trains a machine of your own; resume it in Python, with"
+                " resume(folder, model=…)"
+            )
+
+    def _initialised(
+        self, model: DeepKernelMachine | None, whitening: Any, checkpoint: Checkpoint | None
+    ) -> DeepKernelMachine:
+        """The machine, with everything that comes from data set from some training images."""
+        config, data = self.config, self.dataset
+        seed = config.training.seed
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(seed, 6))
+            if model is None:
+                channels = data.train_images.shape[1]
+                model = build_model(config.model, channels, data.num_classes, dtype_of(config))
+            if checkpoint is not None:
+                return model
+            count = min(config.data.inducing_images, len(data.train_images))
+            some = replace(
+                data, test_images=data.test_images[:0], test_labels=data.test_labels[:0]
+            ).subset(count, seed=seed)
+            images = some.train_images
+            if config.data.inducing_patches == "whitened":
+                device = next(whitening.buffers(), images).device
+                images = whitening(images.to(device)).cpu()
+            elif config.data.inducing_patches == "standardised":
+                images = make_whitening("standardise").fit(data.train_images)(images)
+            return model.initialise(images, some.train_labels, seed=seed, max_images=count)
+
+    def _file_sinks(self, step: int) -> list[Sink]:
+        if self.folder is None or not self.world.leads:
+            return []
+        sinks: list[Sink] = [CsvSink(self.folder, keep_through_step=step), LogSink(self.folder)]
+        if find_spec("tensorboard") is not None:
+            sinks.append(
+                TensorBoardSink(self.folder / "tensorboard", keep_through_step=step or None)
+            )
+        return sinks
+
+    def _description(self) -> Checkpoint:
+        result = self.result
+        tensors = {f"whitening.{n}": value for n, value in result.whitening.state_dict().items()}
+        return Checkpoint(
+            tensors,
+            {
+                "class_names": list(result.class_names),
+                "image_shape": list(result.image_shape),
+                "num_data": self.batches.num_data,
+                "own_model": self.own_model,
+                "config": self.config.model_dump(mode="json"),
+            },
+        )
+
+    def _evaluate(self) -> dict[str, float]:
+        """Figures after an epoch."""
+        data = self.dataset
+        values: dict[str, float] = {}
+        if self.held_out is not None:
+            values |= class_metrics("validation", self.result.evaluate(*self.held_out))
+        values |= class_metrics("test", self.result.evaluate(data.test_images, data.test_labels))
+        return values
+
+    def _final_metrics(self) -> dict[str, float]:
+        progress = self.trainer.progress
+        values = self.result.evaluate_all(self.dataset)
+        if self.held_out is not None:
+            values |= class_metrics("validation", self.result.evaluate(*self.held_out))
+        parameters = sum(p.numel() for p in self.result.model.parameters())
+        return values | {
+            "epochs": self.config.training.epochs,
+            "steps": progress.step,
+            "seconds": progress.seconds,
+            "train_images": len(self.dataset.train_images),
+            "test_images": len(self.dataset.test_images),
+            "parameters": parameters,
+        }
+
+
+def load_dataset(config: RunConfig, report: Callable[[str], None] | None = None) -> Dataset:
+    """The data set that a configuration names."""
+    data = config.data
+    return load(
+        data.dataset,
+        data_dir=data.data_dir,
+        image_size=data.image_size,
+        channels=data.channels,
+        skip_bad=data.skip_bad,
+        test_fraction=data.test_fraction,
+        report=report,
+    )
+
+
+def prepared(dataset: Dataset, config: DataConfig) -> tuple[Dataset, tuple[Tensor, Tensor] | None]:
+    """The part of a data set that a run uses, and what it holds out for validation."""
+    if config.train_size is not None or config.test_size is not None:
+        dataset = dataset.subset(config.train_size, config.test_size)
+    if not dataset.has_test:
+        dataset = dataset.with_split(config.test_fraction)
+    if not config.validation:
+        return dataset, None
+    dataset, images, labels = dataset.hold_out(config.validation)
+    return dataset, (images, labels)
+
+
+def as_dataset(data: Any) -> tuple[Dataset | None, str]:
+    """Images from Python as a data set, and what to call it; None for one that has to be loaded."""
+    if isinstance(data, (str, Path)):
+        return None, str(data)
+    if isinstance(data, Dataset):
+        return data, data.name or "images"
+    if isinstance(data, (tuple, list)) and len(data) in (2, 4):
+        return from_arrays(*data), "arrays"
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return from_torch(data), type(data).__name__
+    raise InvalidInputError(
+        "data must be a name, a path, a Dataset, (images, labels), (images, labels, test images,"
+        f" test labels) or a PyTorch dataset; got {type(data).__name__}"
+    )
+
+
+def _prepare_folder(folder: Path, overwrite: bool) -> None:
+    """Make a folder for a run; one that is in use is never touched without leave."""
+    if folder.exists() and not folder.is_dir():
+        raise InvalidInputError(f"{folder} is a file; a run needs a folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        if not overwrite:
+            raise InvalidInputError(
+                f"{folder} is not empty; choose another folder, go on with"
+                f" `convdkm resume {folder}`, or replace it with --overwrite (overwrite=True)"
+            )
+        if not (folder / CONFIG).is_file():
+            raise InvalidInputError(
+                f"{folder} is not empty and does not hold a run, so it is not overwritten"
+            )
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,303 @@
+"""The training loop: Adam on the objective, with evaluation, checkpoints and recovery.
+
+Plain PyTorch, for one process or for those that ``torchrun`` starts: each takes its share of every
+batch, gradients are averaged, and the first process writes the files.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from convdkm.config import TrainingConfig
+from convdkm.errors import ConvDKMError, NotFiniteError, NumericalError
+from convdkm.layers.norm import RunningStatistics
+from convdkm.model import DeepKernelMachine, Objective
+from convdkm.training.batches import Batches, seed_of
+from convdkm.training.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    load_optimiser_tensors,
+    optimiser_tensors,
+)
+from convdkm.training.schedule import learning_rate
+from convdkm.training.sinks import EpochRecord, RunInfo, Sink, Sinks, StepRecord
+from convdkm.training.snapshot import Snapshot
+
+Evaluate = Callable[[], dict[str, float]]
+
+
+class TrainingFailedError(ConvDKMError, ArithmeticError):
+    """Too many steps in a row could not be taken."""
+
+
+@dataclass
+class Progress:
+    """How far training has come: all that a checkpoint needs besides tensors.
+
+    Attributes:
+        step: steps done.
+        seconds: time spent so far, over all parts of the run.
+        caution: what the learning rate is multiplied by after failed steps; 1 normally.
+        sums: of the epoch under way, weighted by images.
+        best: the best score of an epoch so far; higher is better.
+        interrupted: whether the user stopped it.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    caution: float = 1.0
+    sums: dict[str, float] = field(default_factory=dict)
+    best: float | None = None
+    interrupted: bool = False
+
+
+class Trainer:
+    """Trains a model that has been initialised.
+
+    Args:
+        model: the machine.
+        batches: what it is trained on.
+        config: the recipe.
+        sinks: where records go.
+        store: where checkpoints go; nowhere if not given.
+        describe: more that a checkpoint should hold: tensors, and plain values.
+        evaluate: called after an epoch as the recipe says; its figures join the epoch's record.
+        score: the name of the figure that decides which epoch is best; higher is better.
+        stop: asked after every step whether to stop there, after saving.
+    """
+
+    def __init__(
+        self,
+        model: DeepKernelMachine,
+        batches: Batches,
+        config: TrainingConfig,
+        *,
+        sinks: Iterable[Sink] = (),
+        store: CheckpointStore | None = None,
+        describe: Callable[[], Checkpoint] | None = None,
+        evaluate: Evaluate | None = None,
+        score: str = "objective",
+        stop: Callable[[], bool] | None = None,
+    ) -> None:
+        self.model, self.batches, self.config = model, batches, config
+        self.sinks, self.store, self.describe = Sinks(sinks), store, describe
+        self.evaluate, self.score, self.stop = evaluate, score, stop
+        self.world = batches.world
+        self.optimiser = torch.optim.Adam(
+            model.parameters(), lr=config.learning_rate, betas=(config.betas[0], config.betas[1])
+        )
+        self.progress = Progress()
+        self._snapshot = Snapshot(model, self.optimiser)
+
+    @property
+    def total_steps(self) -> int:
+        return self.config.epochs * self.batches.steps
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        self.model.load_state_dict(checkpoint.part("model"))
+        load_optimiser_tensors(self.optimiser, checkpoint.part("optimiser"))
+        self.progress = Progress(**checkpoint.description["progress"])
+        self.progress.interrupted = False
+
+    def run(self, info: RunInfo | None = None) -> Progress:
+        """Train until the last epoch is done, or until told to stop."""
+        progress, steps = self.progress, self.batches.steps
+        clock = Clock(progress.seconds)
+        saved = clock.seconds
+        self.sinks.start(info or self.info())
+        self._snapshot.take()
+        with torch.random.fork_rng(devices=[]):
+            while progress.step < self.total_steps:
+                epoch, first = divmod(progress.step, steps)
+                for inputs, targets in self.batches.epoch(epoch, first):
+                    began = clock.seconds
+                    objective, rate = self.step_until_it_works(inputs, targets)
+                    progress.step += 1
+                    progress.seconds = clock.seconds
+                    self._record(objective, targets, rate, clock.seconds - began)
+                    ends = progress.step % steps == 0
+                    stops = self.world.any(self.stop is not None and self.stop())
+                    progress.interrupted = stops and progress.step < self.total_steps
+                    if ends:
+                        self._end_epoch(objective, rate, clock)
+                    due = clock.seconds - saved >= 60 * self.config.checkpoint_minutes
+                    if ends or progress.interrupted or self.world.any(due):
+                        self.save()
+                        saved = clock.seconds
+                    if progress.interrupted:
+                        return progress
+        return progress
+
+    # -- one step ------------------------------------------------------------------------------
+
+    def step(self, inputs: Tensor, targets: Tensor) -> tuple[Objective, float]:
+        """One step of Adam; raises before anything is changed if a number is not finite."""
+        progress = self.progress
+        torch.manual_seed(seed_of(self.config.seed, 4, progress.step, self.world.rank))
+        self.model.train()
+        self.optimiser.zero_grad()
+        objective = self.model.objective(inputs, targets, num_data=self.batches.num_data)
+        (-objective.total).backward()
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        self.world.average(gradients)
+        self._require_finite_gradients()
+        # The state of this moment gave a finite objective: it is what a failure goes back to.
+        self._snapshot.take()
+        rate = learning_rate(self.config, progress.step, self.total_steps) * progress.caution
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.step()
+        progress.caution = min(1.0, progress.caution * 1.05)
+        return objective, rate
+
+    def step_until_it_works(self, inputs: Tensor, targets: Tensor) -> tuple[Objective, float]:
+        """A step; where it fails, back to the last good state and on with half the rate."""
+        progress = self.progress
+        for attempt in range(self.config.retries + 1):
+            failure: NumericalError | None = None
+            try:
+                result = self.step(inputs, targets)
+            except NumericalError as error:
+                failure = error
+            if not self.world.any(failure is not None):
+                return result
+            reason = failure or "another process failed"
+            self._snapshot.restore()
+            progress.caution /= 2
+            self.sinks.message(
+                f"step {progress.step + 1} was not taken: {reason}. Going back one step and on with"
+                f" {progress.caution:.3g} of the learning rate (try {attempt + 1} of"
+                f" {self.config.retries})",
+                "warning",
+            )
+        self.save()
+        raise TrainingFailedError(
+            f"training stopped at step {progress.step + 1} after {self.config.retries} tries, its"
+            f" last good state saved: {reason}. A smaller learning_rate, a larger jitter or"
+            " precision='float64' may help"
+        )
+
+    def _require_finite_gradients(self) -> None:
+        named = [(n, p.grad) for n, p in self.model.named_parameters() if p.grad is not None]
+        total = torch.stack([grad.detach().double().sum() for _, grad in named]).sum()
+        if bool(torch.isfinite(total)):
+            return
+        bad = [name for name, grad in named if not bool(torch.isfinite(grad).all())]
+        if bad:
+            raise NotFiniteError(f"the gradient of {', '.join(bad[:3])}", self.model.dtype, 1, 1)
+
+    # -- records and files ---------------------------------------------------------------------
+
+    def info(self, name: str = "", **detail: str) -> RunInfo:
+        """What the sinks are told at the start."""
+        return RunInfo(
+            name=name,
+            epochs=self.config.epochs,
+            steps_per_epoch=self.batches.steps,
+            num_data=self.batches.num_data,
+            first_step=self.progress.step,
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            detail=detail,
+        )
+
+    def _record(self, objective: Objective, targets: Tensor, rate: float, seconds: float) -> None:
+        values = {
+            "objective": objective.total.item(),
+            "expected_log_likelihood": objective.expected_log_likelihood.item(),
+            "head_kl": objective.head_kl.item() / objective.num_data,
+            "kl": objective.regulariser.item() / objective.num_data,
+        }
+        if not targets.dtype.is_floating_point:
+            hits = objective.marginals.mean.detach().argmax(1) == targets.to(self.model.device)
+            values["accuracy"] = hits.double().mean().item()
+        sums, count = self.progress.sums, len(targets)
+        for name, value in (*values.items(), ("images", 1.0)):
+            sums[name] = sums.get(name, 0.0) + value * count
+        if self.world.leads:
+            values["learning_rate"] = rate
+            values["images_per_second"] = count * self.world.size / max(seconds, 1e-9)
+            values["seconds"] = self.progress.seconds
+            epoch = -(-self.progress.step // self.batches.steps)
+            self.sinks.step(StepRecord(self.progress.step, epoch, values))
+
+    def _end_epoch(self, objective: Objective, rate: float, clock: Clock) -> None:
+        progress, config = self.progress, self.config
+        epoch = progress.step // self.batches.steps
+        sums, progress.sums = progress.sums, {}
+        images = sums.pop("images")
+        means = {name: value / images for name, value in sums.items()}
+        names = {"accuracy": "train_accuracy", "expected_log_likelihood": "train_log_likelihood"}
+        values = {names.get(name, name): value for name, value in means.items()}
+        every = config.evaluate_every
+        last = progress.step == self.total_steps
+        self.average_statistics()
+        if last or (every and epoch % every == 0):
+            values.update(self._evaluated())
+        progress.seconds = clock.seconds
+        values |= {"learning_rate": rate, "seconds": progress.seconds}
+        best = self.score in values and (
+            progress.best is None or values[self.score] > progress.best
+        )
+        if best:
+            progress.best = values[self.score]
+            self.save(as_best=True)
+        if self.world.leads:
+            layers = {name: term.value.item() for name, term in objective.kl.items()}
+            self.sinks.epoch(EpochRecord(epoch, progress.step, values, layers))
+
+    def _evaluated(self) -> dict[str, float]:
+        """Figures of the evaluation; if it fails, once more from the last good state."""
+        try:
+            self.calibrate()
+            return self.evaluate() if self.evaluate is not None and self.world.leads else {}
+        except NumericalError as error:
+            self.sinks.message(f"evaluation failed: {error}. Going back one step", "warning")
+            self._snapshot.restore()
+        self.calibrate()
+        return self.evaluate() if self.evaluate is not None and self.world.leads else {}
+
+    def calibrate(self) -> None:
+        """Make the running statistics exact for the parameters of the moment."""
+        if self.config.calibrate:
+            self.model.calibrate(self.batches.clean(self.config.calibrate))
+
+    def average_statistics(self) -> None:
+        """The running statistics of all processes, as one."""
+        layers = (m for m in self.model.modules() if isinstance(m, RunningStatistics))
+        self.world.average([b for m in layers for b in m.buffers() if b.is_floating_point()])
+
+    def checkpoint(self) -> Checkpoint:
+        """All that is needed to go on: model, optimiser, position, and what ``describe`` adds.
+
+        Order of the data, augmentation and samples are functions of the seed and the step, so that
+        there is no random state besides them.
+        """
+        more = self.describe() if self.describe is not None else Checkpoint({}, {})
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        state = optimiser_tensors(self.optimiser)
+        tensors |= {f"optimiser.{name}": value for name, value in state.items()}
+        description: dict[str, Any] = {"progress": asdict(self.progress)}
+        return Checkpoint(tensors | more.tensors, description | more.description)
+
+    def save(self, *, as_best: bool = False) -> None:
+        """Write a checkpoint: the last one, or the best."""
+        if self.store is not None and self.world.leads:
+            self.store.save(self.checkpoint(), as_best=as_best)
+
+
+class Clock:
+    """Seconds since it was made, on top of those before."""
+
+    def __init__(self, before: float) -> None:
+        self._start = time.perf_counter() - before
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start

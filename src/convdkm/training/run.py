@@ -1,0 +1,194 @@
+"""A trained machine with all that belongs to it: settings, whitening, classes, figures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from convdkm.config import RunConfig
+from convdkm.data import Dataset
+from convdkm.data.whitening import Whitening, make_whitening
+from convdkm.errors import InvalidInputError
+from convdkm.model import DeepKernelMachine
+from convdkm.prediction import ClassPrediction
+from convdkm.training.batches import seed_of
+from convdkm.training.build import build_model
+from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which
+from convdkm.training.metrics import prediction_metrics
+from convdkm.training.world import find_device
+
+CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS = (
+    "config.yaml",
+    "environment.json",
+    "metrics.json",
+    "checkpoints",
+)
+
+
+@dataclass
+class Run:
+    """A machine and what is needed to use it.
+
+    Attributes:
+        config: the whole configuration.
+        model: the machine.
+        whitening: fitted to the training images; applied before every prediction.
+        class_names: one for each class.
+        image_shape: channels, height and width of the images.
+        folder: where it is kept; None if only in memory.
+        metrics: the final figures; empty before training is over.
+        step: steps of training done.
+        warning: what was wrong with its checkpoint, if anything was.
+        leads: whether this process writes the files, where several train together.
+    """
+
+    config: RunConfig
+    model: DeepKernelMachine
+    whitening: Whitening
+    class_names: tuple[str, ...]
+    image_shape: tuple[int, ...]
+    folder: Path | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    step: int = 0
+    warning: str | None = None
+    leads: bool = True
+
+    @classmethod
+    def open(
+        cls,
+        folder: str | Path,
+        checkpoint: Which = "last",
+        *,
+        device: str | None = None,
+        model: DeepKernelMachine | None = None,
+    ) -> Run:
+        """Read a run from its folder.
+
+        Args:
+            folder: of the run.
+            checkpoint: ``"last"``, ``"previous"`` or ``"best"``.
+            device: where to put the model; as in training, or the CPU if that is absent.
+            model: the machine to load into, for runs of a machine of your own.
+        """
+        folder = Path(folder)
+        config = read_config(folder)
+        loaded, warning = CheckpointStore(folder / CHECKPOINTS).load(checkpoint)
+        run = cls.of_checkpoint(config, loaded, model)
+        run.folder, run.warning = folder, warning
+        if (folder / METRICS).is_file():
+            run.metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+        run.to(_device_or_cpu(config.training.device if device is None else device, device is None))
+        return run
+
+    @classmethod
+    def of_checkpoint(
+        cls, config: RunConfig, checkpoint: Checkpoint, model: DeepKernelMachine | None = None
+    ) -> Run:
+        """The machine that a checkpoint holds."""
+        description = checkpoint.description
+        shape = tuple(description["image_shape"])
+        names = tuple(description["class_names"])
+        if description["own_model"] and model is None:
+            raise InvalidInputError(
+                "this run trained a machine of your own, which its settings do not describe; pass"
+                " one of the same shape: Run.open(folder, model=…)"
+            )
+        if model is None:
+            model = build_model(config.model, shape[0], len(names), dtype_of(config))
+        model.load_state_dict(checkpoint.part("model"))
+        whitening = make_whitening(config.data.whitening, config.data.zca_epsilon)
+        whitening.load_state_dict(checkpoint.part("whitening"))
+        step = int(description["progress"]["step"])
+        return cls(config, model.eval(), whitening, names, shape, step=step)
+
+    def to(self, device: torch.device) -> Run:
+        """Move the machine to a device; returns itself."""
+        self.model.to(device)
+        self.whitening.to(device)
+        return self
+
+    def predict(self, images: Any, *, batch_size: int | None = None) -> ClassPrediction:
+        """Predictive distribution of images as they were loaded: not whitened.
+
+        Args:
+            images: tensor or array ``(N, channels, height, width)``: bytes, or real numbers on the
+                scale of the training images (0 to 1 for files).
+            batch_size: how many to work on at a time; as in the evaluation of the run by default.
+        """
+        tensor = as_images(images)
+        if tuple(tensor.shape[1:]) != tuple(self.image_shape):
+            raise InvalidInputError(
+                f"the model was trained on images of shape {tuple(self.image_shape)}, got"
+                f" {tuple(tensor.shape[1:])}"
+            )
+        if not len(tensor):
+            raise InvalidInputError("there are no images to predict")
+        size = batch_size or self.config.training.evaluation_batch
+        predictor = self.model.folded()
+        parts = []
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(self.config.training.seed, 5))
+            for part in tensor.split(size):
+                inputs = self.whitening(part.to(self.model.device))
+                parts.append(predictor.predict(inputs))
+        joined = type(parts[0]).join(parts)
+        if not isinstance(joined, ClassPrediction):
+            raise InvalidInputError("this machine does not predict classes")
+        return joined
+
+    def evaluate(self, images: Any, labels: Any) -> dict[str, float]:
+        """Accuracy, log-likelihood, Brier score, calibration error and more, on labelled images."""
+        targets = torch.as_tensor(labels).to(self.model.device)
+        return prediction_metrics(self.predict(images), targets)
+
+    def evaluate_all(self, data: Dataset) -> dict[str, float]:
+        """The figures of the training images and of the test images, with their prefixes."""
+        parts = {"test": (data.test_images, data.test_labels)} if data.has_test else {}
+        parts["train"] = (data.train_images, data.train_labels)
+        return {
+            f"{part}_{name}": value
+            for part, (images, labels) in parts.items()
+            for name, value in self.evaluate(images, labels).items()
+        }
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The configuration of the run in ``folder``."""
+    if not (folder / CONFIG).is_file():
+        reason = "has no " + CONFIG if folder.is_dir() else "does not exist"
+        raise InvalidInputError(f"{folder} is not the folder of a run: it {reason}")
+    return RunConfig.from_file(folder / CONFIG)
+
+
+def dtype_of(config: RunConfig) -> torch.dtype:
+    """Precision of the data path."""
+    return {"float32": torch.float32, "float64": torch.float64}[config.training.precision]
+
+
+def as_images(images: Any) -> Tensor:
+    """Images as float32 ``(N, channels, height, width)``; bytes become numbers from 0 to 1."""
+    tensor = images if isinstance(images, Tensor) else torch.from_numpy(np.array(images))
+    if tensor.dtype == torch.uint8:
+        tensor = tensor.float() / 255
+    return tensor.float() if tensor.dtype != torch.float64 else tensor
+
+
+def class_metrics(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Figures with a prefix."""
+    return {f"{prefix}_{name}": value for name, value in values.items()}
+
+
+def _device_or_cpu(name: str, fall_back: bool) -> torch.device:
+    try:
+        return find_device(name)
+    except InvalidInputError:
+        if not fall_back:
+            raise
+        return torch.device("cpu")

@@ -1,0 +1,41 @@
+r"""The learning rate as a function of the share of training that is done."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from convdkm.config import TrainingConfig
+
+
+def learning_rate(config: TrainingConfig, step: int, total: int) -> float:
+    r"""The rate of step ``step`` (from 0) of ``total``.
+
+    With t the share of training that is done, w the warm-up and r the peak rate:
+
+    * ``steps`` (the paper): r times ``decay`` for every milestone that t has reached;
+    * ``one-cycle``: from r/25 up to r by half a cosine while t < w, then down to r/10⁴;
+    * ``cosine``: linearly up to r while t < w, then down to 0 by half a cosine;
+    * ``constant``: r.
+
+    A function of the step alone: there is no state to save.
+    """
+    peak = config.learning_rate
+    if config.schedule == "constant":
+        return peak
+    if config.schedule == "steps":
+        passed = sum(step >= round(place * total) for place in config.milestones)
+        return peak * config.decay**passed
+    top = config.warmup * total
+    if config.schedule == "one-cycle":
+        if step < top:
+            return _half_cosine(peak / 25, peak, step / top)
+        return _half_cosine(peak, peak / 1e4, (step - top) / max(total - 1 - top, 1))
+    if step < top:
+        return peak * (step + 1) / (top + 1)
+    return _half_cosine(peak, 0.0, (step - top) / max(total - top, 1))
+
+
+def _half_cosine(start: float, end: float, share: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * min(share, 1.0))) / 2

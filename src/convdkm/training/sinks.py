@@ -1,0 +1,399 @@
+"""Where the records of a training run go: files, TensorBoard, memory, or several at once."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, TextIO
+
+from convdkm.checks import check_positive
+from convdkm.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Level = Literal["info", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What a run is, as known when it starts.
+
+    Attributes:
+        name: of the data set.
+        epochs: of the whole run.
+        steps_per_epoch: optimiser steps in each.
+        num_data: training images.
+        first_step: steps done before, where the run is resumed.
+        parameters: trainable numbers of the model.
+        detail: a few lines to show, such as the preset and the device.
+    """
+
+    name: str
+    epochs: int
+    steps_per_epoch: int
+    num_data: int
+    first_step: int = 0
+    parameters: int = 0
+    detail: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """Values of one optimiser step; steps and epochs count from 1 over the whole run.
+
+    The divergences among them are per image, as they enter the objective.
+    """
+
+    step: int
+    epoch: int
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """Values after an epoch, whose last step was ``step``, and the KL of every layer."""
+
+    epoch: int
+    step: int
+    values: Mapping[str, float]
+    layers: Mapping[str, float] = field(default_factory=dict)
+
+
+class Sink:
+    """Base class: takes the records of a run and does nothing with them; a context that closes.
+
+    ``essential`` tells whether a run must stop when this sink fails.
+    """
+
+    essential = False
+
+    def start(self, info: RunInfo) -> None:
+        """The run begins or goes on."""
+
+    def step(self, record: StepRecord) -> None:
+        """A step is done."""
+
+    def epoch(self, record: EpochRecord) -> None:
+        """An epoch is done."""
+
+    def message(self, text: str, level: Level = "info") -> None:
+        """Something to tell the user."""
+
+    def close(self) -> None:
+        """The run is over, or was stopped; closing twice is allowed."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:  # what stopped the run matters more than what closing might raise
+            with suppress(Exception):
+                self.close()
+
+
+class MemorySink(Sink):
+    """Keeps everything it is given, as lists."""
+
+    def __init__(self) -> None:
+        self.infos: list[RunInfo] = []
+        self.steps: list[StepRecord] = []
+        self.epochs: list[EpochRecord] = []
+        self.messages: list[tuple[Level, str]] = []
+        self.closed = False
+
+    def start(self, info: RunInfo) -> None:
+        self.infos.append(info)
+
+    def step(self, record: StepRecord) -> None:
+        self.steps.append(record)
+
+    def epoch(self, record: EpochRecord) -> None:
+        self.epochs.append(record)
+
+    def message(self, text: str, level: Level = "info") -> None:
+        self.messages.append((level, text))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class CsvSink(Sink):
+    """The record of a run: ``steps.csv``, ``epochs.csv`` and ``layers.csv`` in a folder.
+
+    Every row reaches the operating system before the call returns, so that a killed process loses
+    no more than the row it was writing. A key that turns up later adds a column.
+
+    Args:
+        folder: where the files are; made if it does not exist.
+        keep_through_step: go on with the files of a run that had come this far: later rows, and a
+            row torn by the end of the process, are dropped. By default the run is a new one, and
+            the folder must not hold files of another.
+    """
+
+    essential = True
+
+    def __init__(self, folder: str | Path, *, keep_through_step: int | None = None) -> None:
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._steps = _Table(folder / "steps.csv")
+        self._epochs = _Table(folder / "epochs.csv")
+        self._layers = _Table(folder / "layers.csv")
+        self._tables = (self._steps, self._epochs, self._layers)
+        if keep_through_step is None:
+            for table in self._tables:
+                if table.path.exists():
+                    raise InvalidInputError(
+                        f"{table.path} holds the record of another run; resume that run or choose"
+                        " another folder"
+                    )
+            return
+        last = keep_through_step
+        self._steps.load(lambda row: int(row["step"]) <= last)
+        self._epochs.load(lambda row: int(row["step"]) <= last)
+        epochs = {row["epoch"] for row in self._epochs.rows()}
+        self._layers.load(lambda row: row["epoch"] in epochs)
+
+    def step(self, record: StepRecord) -> None:
+        self._steps.append({"step": record.step, "epoch": record.epoch}, record.values)
+
+    def epoch(self, record: EpochRecord) -> None:
+        self._epochs.append({"epoch": record.epoch, "step": record.step}, record.values)
+        for layer, kl in record.layers.items():
+            self._layers.append({"epoch": record.epoch, "layer": layer}, {"kl": kl})
+        for table in self._tables:
+            table.sync()
+
+    def close(self) -> None:
+        for table in self._tables:
+            table.close()
+
+
+def read_csv(path: str | Path) -> list[dict[str, float]]:
+    """The rows of ``steps.csv`` or ``epochs.csv``, without blank cells and without a torn end."""
+    _, rows = _read_table(Path(path))
+    return [{name: float(cell) for name, cell in row.items()} for row in rows]
+
+
+def read_layers(path: str | Path) -> dict[int, dict[str, float]]:
+    """The content of ``layers.csv``: for every epoch, each layer's KL."""
+    _, rows = _read_table(Path(path))
+    layers: dict[int, dict[str, float]] = {}
+    for row in rows:
+        layers.setdefault(int(row["epoch"]), {})[row["layer"]] = float(row["kl"])
+    return layers
+
+
+class TensorBoardSink(Sink):
+    """Event files for TensorBoard; needs the optional package ``tensorboard``.
+
+    Args:
+        folder: where the event files go.
+        keep_through_step: of a resumed run; TensorBoard hides what was written of later steps.
+        every_steps: write the values of one step in so many; TensorBoard shows a sample of a long
+            curve in any case.
+    """
+
+    def __init__(
+        self, folder: str | Path, *, keep_through_step: int | None = None, every_steps: int = 10
+    ) -> None:
+        check_positive(every_steps=every_steps)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise InvalidInputError(
+                "logging to TensorBoard needs a package that is not installed; install it by"
+                " pip install convdkm[tensorboard]"
+            ) from error
+        purge = None if keep_through_step is None else keep_through_step + 1
+        self._every = every_steps
+        self._writer = SummaryWriter(str(folder), purge_step=purge)
+
+    def start(self, info: RunInfo) -> None:
+        rows = {
+            "data set": info.name,
+            "epochs": str(info.epochs),
+            "steps per epoch": str(info.steps_per_epoch),
+            "training images": str(info.num_data),
+            "parameters": str(info.parameters),
+            **info.detail,
+        }
+        table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+        self._writer.add_text("run", f"| | |\n|-|-|\n{table}", info.first_step)
+
+    def step(self, record: StepRecord) -> None:
+        if record.step % self._every == 0:
+            self._write("step", record.values, record.step)
+
+    def epoch(self, record: EpochRecord) -> None:
+        self._write("epoch", record.values, record.step)
+        self._write("layer_kl", record.layers, record.step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _write(self, group: str, values: Mapping[str, float], step: int) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(f"{group}/{name}", float(value), step)
+
+
+class Sinks(Sink):
+    """Several sinks as one.
+
+    The failure of an essential sink is raised. Any other sink that fails is closed and dropped,
+    and those that are left are told once.
+    """
+
+    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
+        self.sinks = list(sinks)
+        self.essential = any(sink.essential for sink in self.sinks)
+
+    def start(self, info: RunInfo) -> None:
+        self._forward(lambda sink: sink.start(info))
+
+    def step(self, record: StepRecord) -> None:
+        self._forward(lambda sink: sink.step(record))
+
+    def epoch(self, record: EpochRecord) -> None:
+        self._forward(lambda sink: sink.epoch(record))
+
+    def message(self, text: str, level: Level = "info") -> None:
+        self._forward(lambda sink: sink.message(text, level))
+
+    def close(self) -> None:
+        failure: Exception | None = None
+        for sink in self.sinks:
+            try:
+                sink.close()
+            except Exception as error:
+                failure = error if sink.essential and failure is None else failure
+        if failure is not None:
+            raise failure
+
+    def _forward(self, call: Callable[[Sink], None]) -> None:
+        for sink in tuple(self.sinks):
+            if sink not in self.sinks:
+                continue
+            try:
+                call(sink)
+            except Exception as error:
+                if sink.essential:
+                    raise
+                self._drop(sink, error)
+
+    def _drop(self, sink: Sink, error: Exception) -> None:
+        self.sinks.remove(sink)
+        with suppress(Exception):
+            sink.close()
+        self.message(
+            f"{type(sink).__name__} failed and is used no more:"
+            f" {type(error).__name__}: {error}. Training goes on.",
+            "warning",
+        )
+
+
+class _Table:
+    """A CSV file that grows row by row, and column by column where it must."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._columns: list[str] = []
+        self._file: TextIO | None = None
+
+    def rows(self) -> list[dict[str, str]]:
+        return _read_table(self.path)[1]
+
+    def load(self, keep: Callable[[dict[str, str]], bool]) -> None:
+        """Take over the file of an earlier process, but for the rows not to be kept."""
+        columns, rows = _read_table(self.path)
+        rows = [row for row in rows if keep(row)]
+        self._columns = [name for name in columns if any(name in row for row in rows)]
+        if rows:
+            self._rewrite(rows)
+        else:
+            self.path.unlink(missing_ok=True)
+
+    def append(self, index: Mapping[str, int | str], values: Mapping[str, float]) -> None:
+        row = {name: str(value) for name, value in index.items()}
+        row |= {name: repr(float(value)) for name, value in values.items()}
+        if any(name not in self._columns for name in row):
+            rows = self.rows()
+            self._columns += [name for name in row if name not in self._columns]
+            self._rewrite([*rows, row])
+            return
+        if self._file is None:
+            self._file = self.path.open("a", encoding="utf-8", newline="")
+        self._file.write(self._line(row))
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Have the operating system put the rows on the disk."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _line(self, row: Mapping[str, str]) -> str:
+        return _csv_line(row.get(name, "") for name in self._columns)
+
+    def _rewrite(self, rows: list[dict[str, str]]) -> None:
+        """Replace the file at once, so that at any time it is either the old or the new one."""
+        self.close()
+        temporary = self.path.with_name(f".{self.path.name}.new")
+        try:
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                file.write(_csv_line(self._columns))
+                file.writelines(self._line(row) for row in rows)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _csv_line(cells: Iterable[str]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue()
+
+
+def _read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Columns and rows, without blank cells; an unfinished last line is left out."""
+    if not path.exists():
+        return [], []
+    *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    if not lines:
+        return [], []
+    columns, *table = csv.reader(lines)
+    rows = []
+    for number, cells in enumerate(table, 2):
+        if len(cells) != len(columns):
+            if number == len(lines):
+                break
+            raise InvalidInputError(
+                f"line {number} of {path} has {len(cells)} cells, but there are"
+                f" {len(columns)} columns"
+            )
+        rows.append({name: cell for name, cell in zip(columns, cells, strict=True) if cell})
+    return columns, rows

@@ -1,0 +1,57 @@
+"""Random crops and flips."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from convdkm.data import random_crop_flip
+from convdkm.errors import InvalidInputError
+
+
+def one_by_one(images, margin, flip, generator):
+    """The same draws, used image by image."""
+    count, _, height, width = images.shape
+    corners = torch.randint(2 * margin + 1, (2, count, 1), generator=generator)
+    mirrored = torch.rand(count, 1, generator=generator) >= 0.5 if flip else torch.zeros(count, 1)
+    made = []
+    for i, image in enumerate(images):
+        top, left = int(corners[0, i]), int(corners[1, i])
+        crop = F.pad(image, (margin,) * 4)[:, top : top + height, left : left + width]
+        made.append(crop.flip(2) if mirrored[i] else crop)
+    return torch.stack(made)
+
+
+@pytest.mark.parametrize("flip", [True, False])
+@pytest.mark.parametrize("margin", [0, 1, 4])
+@pytest.mark.parametrize("shape", [(50, 3, 8, 8), (20, 1, 5, 9), (1, 2, 1, 1)])
+def test_equals_a_loop_over_images(shape, margin, flip):
+    images = torch.rand(shape)
+    made = random_crop_flip(
+        images, margin=margin, flip=flip, generator=torch.Generator().manual_seed(3)
+    )
+    expected = one_by_one(images, margin, flip, torch.Generator().manual_seed(3))
+    assert torch.equal(made, expected)
+    assert made.is_contiguous()
+
+
+def test_all_offsets_and_both_flips_occur():
+    image = torch.arange(1.0, 10).reshape(1, 1, 3, 3)
+    made = random_crop_flip(image.expand(2000, -1, -1, -1), margin=1)
+    assert len(made.flatten(1).unique(dim=0)) == 2 * 9
+
+
+def test_without_margin_and_flip_nothing_changes():
+    images = torch.rand(5, 3, 4, 4)
+    assert torch.equal(random_crop_flip(images, margin=0, flip=False), images)
+
+
+def test_no_images_are_no_error():
+    assert random_crop_flip(torch.rand(0, 3, 4, 4)).shape == (0, 3, 4, 4)
+
+
+def test_wrong_input_is_refused():
+    with pytest.raises(InvalidInputError, match=r"\(5, 4, 4\)"):
+        random_crop_flip(torch.rand(5, 4, 4))
+    for margin in (-1, 1.5):
+        with pytest.raises(InvalidInputError, match="margin"):
+            random_crop_flip(torch.rand(5, 3, 4, 4), margin=margin)
