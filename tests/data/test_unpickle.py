@@ -1,8 +1,8 @@
 """Pickles are read without being trusted."""
 
+import contextlib
 import os
 import pickle
-import pickletools
 import subprocess
 
 import numpy as np
@@ -18,6 +18,7 @@ class Call:
     """Pickles as a call of any function."""
 
     def __init__(self, function, *arguments, state=None):
+        self.name = f"call of {function.__name__}"
         self.parts = (function, arguments) if state is None else (function, arguments, state)
 
     def __reduce__(self):
@@ -47,7 +48,7 @@ def test_python_2_strings_are_bytes():
         Call(eval, "open('ran', 'w')"),
         Call(exec, "open('ran', 'w')"),
         Call(subprocess.Popen, ["touch", "ran"]),
-        Call(getattr, pickle, "loads"),
+        Call(getattr, dict, "fromkeys"),
         Call(__import__, "os"),
         Call(np.load, "ran"),
         Call(np.frombuffer, b"123"),
@@ -62,7 +63,7 @@ def test_python_2_strings_are_bytes():
         np.dtype,
         {1, 2},
     ],
-    ids=repr,
+    ids=lambda evil: evil.name if isinstance(evil, Call) else type(evil).__name__,
 )
 def test_nothing_else_is_made(evil, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -83,9 +84,7 @@ def test_what_was_asked_for_is_named():
 
 def test_an_array_must_fit_its_bytes():
     content = pickle.dumps(np.zeros(300, dtype=np.uint8), protocol=2)
-    shape = pickletools.dis  # the opcode M\x2c\x01 holds the size 300
-    assert callable(shape)
-    assert content.count(b"M\x2c\x01") >= 1
+    # M is the opcode of a number of two bytes; the first one is the array's size.
     with pytest.raises(pickle.UnpicklingError, match=r"shape \(65535,\) does not fit"):
         unpickle(content.replace(b"M\x2c\x01", b"M\xff\xff", 1))
 
@@ -95,10 +94,8 @@ def test_the_stand_ins_cannot_be_altered_for_later(attribute):
     # GLOBAL numpy.dtype, then BUILD with a state: sets attributes of what it got.
     state = pickle.dumps((None, {attribute: "bytes"}), protocol=2)[2:-1]
     content = b"\x80\x02cnumpy\ndtype\n" + state + b"b."
-    try:
+    with contextlib.suppress(pickle.UnpicklingError):
         unpickle(content)
-    except pickle.UnpicklingError:
-        pass
     array = np.arange(3, dtype=np.uint8)
     np.testing.assert_array_equal(unpickle(pickle.dumps(array, protocol=2)), array)
 
@@ -110,7 +107,5 @@ def test_random_damage_never_raises_anything_else():
         damaged = bytearray(good)
         for position in generator.integers(len(good), size=3):
             damaged[position] = generator.integers(256)
-        try:
+        with contextlib.suppress(pickle.UnpicklingError):
             unpickle(bytes(damaged))
-        except pickle.UnpicklingError:
-            pass

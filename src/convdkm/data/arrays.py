@@ -33,7 +33,7 @@ def from_arrays(
     Images are ``(N, height, width)``, ``(N, height, width, channels)`` or ``(N, channels, height,
     width)``: bytes, 16-bit integers, or real numbers between 0 and 1. Labels are integers or
     strings. Strings, and integers that skip a number, are sorted and become the class names,
-    unless ``class_names`` fixes them.
+    unless ``class_names`` fixes them. Images that are float32 already are not copied.
 
     Args:
         layout: the order of the axes, if the shape alone does not tell.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,8 @@ def height_and_width(image_size: int | Sequence[int] | None) -> tuple[int, int] 
     """The option ``image_size``, one side of a square or height and width, as a pair."""
     if image_size is None:
         return None
-    sides = (image_size, image_size) if isinstance(image_size, int) else tuple(image_size)
+    several = isinstance(image_size, Sequence) and not isinstance(image_size, str)
+    sides: tuple[Any, ...] = tuple(image_size) if several else (image_size,) * 2  # type: ignore[arg-type]
     if len(sides) != 2:
         raise InvalidInputError(
             f"image_size must be one number, or height and width; got {image_size!r}"

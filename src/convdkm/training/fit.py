@@ -76,12 +76,9 @@ def fit(
         config = chosen.config(name, **options)
     own = model if isinstance(model, DeepKernelMachine) else None
     with joined_world() as world:
-        if folder is not None:
-            folder = Path(folder)
-            if world.leads:
-                _prepare_folder(folder, overwrite)
-                write_text(folder / CONFIG, config.to_yaml())
-                write_json(folder / ENVIRONMENT, environment())
+        folder = None if folder is None else Path(folder)
+        if folder is not None and world.leads:
+            _check_free(folder, overwrite)
         session = Session(config, dataset, world, folder=folder, model=own, sinks=sinks, stop=stop)
         return session.run()
 
@@ -185,6 +182,8 @@ class Session:
             seed=config.training.seed,
             world=world,
         )
+        if checkpoint is None and folder is not None and world.leads:
+            self._make_folder(folder)
         step = int(checkpoint.description["progress"]["step"]) if checkpoint else 0
         self.sinks += self._file_sinks(step)
         self.trainer = Trainer(
@@ -259,6 +258,14 @@ class Session:
             elif config.data.inducing_patches == "standardised":
                 images = make_whitening("standardise").fit(data.train_images)(images)
             return model.initialise(images, some.train_labels, seed=seed, max_images=count)
+
+    def _make_folder(self, folder: Path) -> None:
+        """A new folder with the settings in it, made once everything else is known to work."""
+        if folder.is_dir():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True)
+        write_text(folder / CONFIG, self.config.to_yaml())
+        write_json(folder / ENVIRONMENT, environment())
 
     def _file_sinks(self, step: int) -> list[Sink]:
         if self.folder is None or not self.world.leads:
@@ -351,19 +358,18 @@ def as_dataset(data: Any) -> tuple[Dataset | None, str]:
     )
 
 
-def _prepare_folder(folder: Path, overwrite: bool) -> None:
-    """Make a folder for a run; one that is in use is never touched without leave."""
+def _check_free(folder: Path, overwrite: bool) -> None:
+    """Raise if a folder is in use: one that is, is never touched without leave."""
     if folder.exists() and not folder.is_dir():
         raise InvalidInputError(f"{folder} is a file; a run needs a folder")
-    if folder.is_dir() and any(folder.iterdir()):
-        if not overwrite:
-            raise InvalidInputError(
-                f"{folder} is not empty; choose another folder, go on with"
-                f" `convdkm resume {folder}`, or replace it with --overwrite (overwrite=True)"
-            )
-        if not (folder / CONFIG).is_file():
-            raise InvalidInputError(
-                f"{folder} is not empty and does not hold a run, so it is not overwritten"
-            )
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not overwrite:
+        raise InvalidInputError(
+            f"{folder} is not empty; choose another folder, go on with"
+            f" `convdkm resume {folder}`, or replace it with --overwrite (overwrite=True)"
+        )
+    if not (folder / CONFIG).is_file():
+        raise InvalidInputError(
+            f"{folder} is not empty and does not hold a run, so it is not overwritten"
+        )

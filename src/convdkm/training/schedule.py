@@ -15,7 +15,7 @@ def learning_rate(config: TrainingConfig, step: int, total: int) -> float:
     With t the share of training that is done, w the warm-up and r the peak rate:
 
     * ``steps`` (the paper): r times ``decay`` for every milestone that t has reached;
-    * ``one-cycle``: from r/25 up to r by half a cosine while t < w, then down to r/10⁴;
+    * ``one-cycle``: from r/25 up to r by half a cosine while t < w, then down to r/250 000, as torch's OneCycleLR;
     * ``cosine``: linearly up to r while t < w, then down to 0 by half a cosine;
     * ``constant``: r.
 
@@ -27,11 +27,12 @@ def learning_rate(config: TrainingConfig, step: int, total: int) -> float:
     if config.schedule == "steps":
         passed = sum(step >= round(place * total) for place in config.milestones)
         return peak * config.decay**passed
-    top = config.warmup * total
     if config.schedule == "one-cycle":
+        top = config.warmup * total - 1
         if step < top:
             return _half_cosine(peak / 25, peak, step / top)
-        return _half_cosine(peak, peak / 1e4, (step - top) / max(total - 1 - top, 1))
+        return _half_cosine(peak, peak / 25e4, (step - top) / max(total - 1 - top, 1))
+    top = config.warmup * total
     if step < top:
         return peak * (step + 1) / (top + 1)
     return _half_cosine(peak, 0.0, (step - top) / max(total - top, 1))

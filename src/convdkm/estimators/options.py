@@ -1,0 +1,84 @@
+"""What the estimators' parameters may be, checked when ``fit`` is called."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from numbers import Integral, Real
+from typing import Any, Literal, get_args
+
+import torch
+
+from convdkm.checks import check_choice
+from convdkm.config import Precision
+from convdkm.errors import InvalidInputError
+from convdkm.kernels import (
+    ArcCosine,
+    Kernel,
+    Matern,
+    NormalisedGaussian,
+    RationalQuadratic,
+    SquaredExponential,
+)
+
+KernelName = Literal[
+    "arc-cosine", "squared-exponential", "matern", "rational-quadratic", "normalised-gaussian"
+]
+
+_KERNELS: dict[str, Callable[[], Kernel]] = {
+    "arc-cosine": ArcCosine,
+    "squared-exponential": lambda: SquaredExponential(learn=True),
+    "matern": lambda: Matern(learn=True),
+    "rational-quadratic": lambda: RationalQuadratic(learn=True),
+    "normalised-gaussian": lambda: NormalisedGaussian(learn=True),
+}
+
+
+def as_kernel(kernel: object) -> Kernel:
+    """A kernel given by its name or as itself; length scales of those by name are learned."""
+    if isinstance(kernel, Kernel):
+        return kernel
+    if not isinstance(kernel, str) or kernel not in _KERNELS:
+        listed = ", ".join(repr(name) for name in get_args(KernelName))
+        raise InvalidInputError(f"kernel must be a Kernel or one of {listed}; got {kernel!r}")
+    return _KERNELS[kernel]()
+
+
+def as_integer(name: str, value: Any, least: int = 1) -> int:
+    """An integer of at least ``least``, whether Python's or NumPy's."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise InvalidInputError(f"{name} must be an integer of {least} or more, got {value!r}")
+    return int(value)
+
+
+def as_integers(name: str, value: Any) -> tuple[int, ...]:
+    """One positive integer for each stage."""
+    if not isinstance(value, Iterable) or isinstance(value, str) or not (listed := list(value)):
+        raise InvalidInputError(f"{name} must hold a number for each stage, got {value!r}")
+    return tuple(as_integer(name, entry) for entry in listed)
+
+
+def as_positive(name: str, value: Any) -> float:
+    """A finite number above zero, whether Python's or NumPy's."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise InvalidInputError(f"{name} must be a positive, finite number, got {value!r}")
+    return float(value)
+
+
+def as_nu(value: Any) -> float | tuple[float, ...]:
+    """ν: a number from 0 to infinity, or one for each Gram layer."""
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return tuple(_one_nu(entry) for entry in value)
+    return _one_nu(value)
+
+
+def _one_nu(value: Any) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool) or not value >= 0:
+        raise InvalidInputError(f"nu must lie between 0 and infinity, got {value!r}")
+    return float(value)
+
+
+def as_dtype(precision: Any) -> torch.dtype:
+    """``"float32"`` or ``"float64"`` as PyTorch's type."""
+    check_choice("precision", precision, Precision)
+    return torch.float64 if precision == "float64" else torch.float32

@@ -1,0 +1,240 @@
+"""Estimators on vectors: fully connected deep kernel machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import MultiOutputMixin, RegressorMixin
+from sklearn.preprocessing import StandardScaler
+from torch import Tensor
+
+from convdkm.architectures import fully_connected
+from convdkm.estimators.base import MachineClassifier, MachineEstimator, validate_data
+from convdkm.estimators.options import as_integer, as_kernel, as_nu, as_positive
+from convdkm.kernels import Kernel
+from convdkm.model import DeepKernelMachine
+from convdkm.prediction import RealPrediction
+
+
+class _OnVectors(MachineEstimator):
+    """Base class of the estimators on vectors."""
+
+    LEAST_STEPS = 150
+    LEAST_EPOCHS = 10
+
+    inducing: int
+    depth: int
+    nu: float
+    kernel: str | Kernel
+    standardise: bool
+    n_features_in_: int
+
+    def _fit_vectors(self, X: NDArray[np.float64], targets: Tensor, **machine: Any) -> None:
+        self.scaler_ = StandardScaler().fit(X) if self.standardise else None
+        inputs = self._prepared(X)
+        _, first = np.unique(inputs.numpy(), axis=0, return_index=True)
+        inducing = min(as_integer("inducing", self.inducing), len(first))
+        depth, nu = as_integer("depth", self.depth, least=0), as_nu(self.nu)
+
+        def build(dtype: torch.dtype) -> DeepKernelMachine:
+            return fully_connected(
+                inputs.shape[1],
+                inducing=inducing,
+                depth=depth,
+                nu=nu,
+                kernel=as_kernel(self.kernel),
+                dtype=dtype,
+                **machine,
+            )
+
+        # Inducing points are drawn from samples that differ: equal ones make K_ii singular.
+        self._train(build, inputs, targets, distinct=torch.as_tensor(np.sort(first)))
+
+    def _inputs(self, X: Any) -> Tensor:
+        return self._prepared(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def _prepared(self, X: NDArray[np.float64]) -> Tensor:
+        """Standardised, with a constant feature, by which functions need not vanish at zero."""
+        scaled = X if self.scaler_ is None else self.scaler_.transform(X)
+        return torch.as_tensor(np.hstack([scaled, np.ones((len(X), 1))]))
+
+
+class DKMClassifier(MachineClassifier, _OnVectors):
+    """Classification of vectors by a deep kernel machine.
+
+    A fully connected machine (:func:`convdkm.fully_connected`) trained by Adam with one cycle of
+    the learning rate.
+
+    Args:
+        inducing: inducing points of every layer; no more than there are distinct samples.
+        depth: learned Gram matrices; 0 for a sparse Gaussian process.
+        nu: how strongly every layer is held to its kernel, from 0 to infinity, where nothing is
+            learned but the top layer; one number, or one for each layer.
+        kernel: ``"arc-cosine"``, ``"squared-exponential"``, ``"matern"``, ``"rational-quadratic"``,
+            ``"normalised-gaussian"``, or a :class:`convdkm.Kernel`.
+        standardise: bring every feature to mean 0 and variance 1 first.
+        epochs: passes over the samples; by default 10, or as many as make 150 steps.
+        batch_size: samples a step.
+        learning_rate: Adam's, at its peak.
+        precision: of the data path, ``"float32"`` or ``"float64"``.
+        device: ``"cpu"``, ``"cuda"``, …; ``"auto"`` takes what there is.
+        random_state: of everything that is random: an integer makes fits repeatable.
+        verbose: whether to show the training.
+
+    Attributes:
+        classes_: the labels.
+        model_: the machine, a :class:`convdkm.DeepKernelMachine`.
+        epochs_: passes over the samples that it was trained for.
+
+    >>> from sklearn.datasets import load_iris
+    >>> X, y = load_iris(return_X_y=True)
+    >>> classifier = DKMClassifier(inducing=20, epochs=40, random_state=0).fit(X, y)
+    >>> bool(classifier.score(X, y) > 0.9)
+    True
+    """
+
+    def __init__(
+        self,
+        inducing: int = 100,
+        depth: int = 2,
+        *,
+        nu: float = 1.0,
+        kernel: str | Kernel = "arc-cosine",
+        standardise: bool = True,
+        epochs: int | None = None,
+        batch_size: int = 256,
+        learning_rate: float = 0.1,
+        precision: str = "float64",
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: int | bool = False,
+    ) -> None:
+        self.inducing = inducing
+        self.depth = depth
+        self.nu = nu
+        self.kernel = kernel
+        self.standardise = standardise
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.precision = precision
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> DKMClassifier:
+        """Train a new machine on vectors ``(N, features)`` and their labels ``(N,)``."""
+        X, y = validate_data(self, X, y, dtype=np.float64)
+        labels = self._encoded(y)
+        self._fit_vectors(X, labels, num_outputs=len(self.classes_), likelihood="categorical")
+        return self
+
+
+class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
+    """Regression on vectors by a deep kernel machine, with the uncertainty of its predictions.
+
+    A fully connected machine (:func:`convdkm.fully_connected`) with Gaussian noise, trained by
+    Adam with one cycle of the learning rate. Targets are brought to mean 0 and variance 1 inside,
+    and predictions back; several targets have their noise in common on that scale.
+
+    Args:
+        inducing: inducing points of every layer; no more than there are distinct samples.
+        depth: learned Gram matrices; 0 for a sparse Gaussian process.
+        nu: how strongly every layer is held to its kernel, from 0 to infinity, where nothing is
+            learned but the top layer; one number, or one for each layer.
+        kernel: ``"arc-cosine"``, ``"squared-exponential"``, ``"matern"``, ``"rational-quadratic"``,
+            ``"normalised-gaussian"``, or a :class:`convdkm.Kernel`.
+        noise: variance of the noise to start with, as a share of the targets' variance; learned.
+        standardise: bring every feature to mean 0 and variance 1 first.
+        epochs: passes over the samples; by default 10, or as many as make 150 steps.
+        batch_size: samples a step.
+        learning_rate: Adam's, at its peak.
+        precision: of the data path, ``"float32"`` or ``"float64"``.
+        device: ``"cpu"``, ``"cuda"``, …; ``"auto"`` takes what there is.
+        random_state: of everything that is random: an integer makes fits repeatable.
+        verbose: whether to show the training.
+
+    Attributes:
+        model_: the machine, a :class:`convdkm.DeepKernelMachine`, on the scale of mean 0 and
+            variance 1.
+        epochs_: passes over the samples that it was trained for.
+
+    >>> from sklearn.datasets import load_diabetes
+    >>> X, y = load_diabetes(return_X_y=True)
+    >>> regressor = DKMRegressor(inducing=20, epochs=20, random_state=0).fit(X[:200], y[:200])
+    >>> mean, std = regressor.predict(X[200:], return_std=True)
+    """
+
+    def __init__(
+        self,
+        inducing: int = 100,
+        depth: int = 2,
+        *,
+        nu: float = 1.0,
+        kernel: str | Kernel = "arc-cosine",
+        noise: float = 0.1,
+        standardise: bool = True,
+        epochs: int | None = None,
+        batch_size: int = 256,
+        learning_rate: float = 0.1,
+        precision: str = "float64",
+        device: str = "auto",
+        random_state: Any = None,
+        verbose: int | bool = False,
+    ) -> None:
+        self.inducing = inducing
+        self.depth = depth
+        self.nu = nu
+        self.kernel = kernel
+        self.noise = noise
+        self.standardise = standardise
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.precision = precision
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> DKMRegressor:
+        """Train a new machine on vectors ``(N, features)`` and targets ``(N,)`` or ``(N, D)``."""
+        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        self._one_target = y.ndim == 1
+        columns = y.reshape(len(y), -1).astype(np.float64)
+        self.target_scaler_ = StandardScaler().fit(columns)
+        targets = torch.as_tensor(self.target_scaler_.transform(columns))
+        noise = as_positive("noise", self.noise)
+        self._fit_vectors(X, targets, num_outputs=targets.shape[1], noise=noise)
+        return self
+
+    def predictive(self, X: Any) -> RealPrediction:
+        """The whole predictive distribution of the targets, on their own scale."""
+        prediction = self._predict(X)
+        assert isinstance(prediction, RealPrediction)
+        scale = torch.as_tensor(self.target_scaler_.scale_).to(prediction.mean)
+        centre = torch.as_tensor(self.target_scaler_.mean_).to(prediction.mean)
+        return RealPrediction(
+            prediction.mean * scale + centre,
+            prediction.variance * scale.square(),
+            prediction.target_variance * scale.square(),
+        )
+
+    def predict(
+        self, X: Any, return_std: bool = False
+    ) -> NDArray[np.float64] | tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean of every sample's target, and with ``return_std`` also its standard deviation.
+
+        The deviation is that of a target, noise included.
+        """
+        prediction = self.predictive(X)
+        mean = self._shaped(prediction.mean)
+        if not return_std:
+            return mean
+        return mean, self._shaped(prediction.target_variance.sqrt())
+
+    def _shaped(self, values: Tensor) -> NDArray[np.float64]:
+        array = np.asarray(values.double().cpu())
+        return array[:, 0] if self._one_target else array

@@ -1,0 +1,302 @@
+"""fit, resume and Run: in memory and as a folder."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import convdkm as dkm
+from convdkm.config import RunConfig
+from convdkm.data import Dataset, load_digits
+from convdkm.errors import InvalidInputError
+from convdkm.training import MemorySink, Run, fit, resume
+from convdkm.training.environment import environment, git_state
+from convdkm.training.sinks import read_csv
+
+TINY = {
+    "inducing": (6, 8),
+    "blocks": (1, 1),
+    "epochs": 2,
+    "batch_size": 30,
+    "train_size": 90,
+    "test_size": 40,
+}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "a"
+    return fit("quick", "digits", folder=folder, **TINY)
+
+
+def comparable(metrics):
+    return {name: value for name, value in metrics.items() if name != "seconds"}
+
+
+def test_the_folder_can_be_read(kept):
+    names = {path.name for path in kept.folder.iterdir()}
+    assert {
+        "config.yaml",
+        "environment.json",
+        "metrics.json",
+        "steps.csv",
+        "epochs.csv",
+        "layers.csv",
+        "log.txt",
+        "checkpoints",
+    } <= names
+    assert RunConfig.from_file(kept.folder / "config.yaml") == kept.config
+    metrics = json.loads((kept.folder / "metrics.json").read_text())
+    for part in ("test", "train"):
+        for name in ("accuracy", "log_likelihood", "brier", "ece"):
+            assert f"{part}_{name}" in metrics
+    assert metrics["steps"] == 6
+    assert metrics["seconds"] > 0
+    assert len(read_csv(kept.folder / "steps.csv")) == 6
+    assert len(read_csv(kept.folder / "epochs.csv")) == 2
+    made = json.loads((kept.folder / "environment.json").read_text())
+    assert made["packages"]["torch"] == torch.__version__
+    assert {"python", "platform", "command", "git"} <= made.keys()
+
+
+def test_a_run_opens_to_the_same_predictions(kept):
+    opened = Run.open(kept.folder)
+    images = load_digits().test_images[:50]
+    before, after = kept.predict(images), opened.predict(images)
+    assert torch.equal(before.log_probs, after.log_probs)
+    assert opened.metrics == kept.metrics
+    assert opened.class_names == tuple("0123456789")
+    assert opened.image_shape == (1, 8, 8)
+    assert opened.step == 6
+
+
+def test_predictions_do_not_depend_on_the_batch(kept):
+    images = load_digits().test_images[:20]
+    whole = kept.predict(images)
+    one = kept.predict(images, batch_size=1)
+    torch.testing.assert_close(one.log_probs, whole.log_probs, rtol=1e-4, atol=1e-5)
+
+
+def test_images_as_bytes_arrays_and_tensors(kept):
+    bytes_ = (load_digits().test_images[:5] * 255).round().to(torch.uint8)
+    expected = kept.predict(bytes_.float() / 255).log_probs
+    assert torch.equal(kept.predict(bytes_).log_probs, expected)
+    assert torch.equal(kept.predict(bytes_.numpy()).log_probs, expected)
+    with pytest.raises(InvalidInputError, match=r"shape \(1, 8, 8\), got \(1, 9, 9\)"):
+        kept.predict(torch.zeros(2, 1, 9, 9))
+    with pytest.raises(InvalidInputError, match="no images"):
+        kept.predict(torch.zeros(0, 1, 8, 8))
+
+
+def test_in_memory_equals_on_disk(kept):
+    sink = MemorySink()
+    run = fit("quick", "digits", sinks=[sink], **TINY)
+    assert run.folder is None
+    assert comparable(run.metrics) == comparable(kept.metrics)
+    assert len(sink.epochs) == 2
+
+
+def test_the_seed_matters(kept):
+    other = fit("quick", "digits", seed=1, **TINY)
+    assert comparable(other.metrics) != comparable(kept.metrics)
+
+
+def test_stop_and_resume(kept, tmp_path):
+    sink = MemorySink()
+    stopped = fit(
+        "quick",
+        "digits",
+        folder=tmp_path / "b",
+        sinks=[sink],
+        stop=lambda: len(sink.steps) == 2,
+        **TINY,
+    )
+    assert stopped.metrics == {}
+    assert stopped.step == 2
+    assert not (tmp_path / "b" / "metrics.json").exists()
+    resumed = resume(tmp_path / "b")
+    assert comparable(resumed.metrics) == comparable(kept.metrics)
+    timed = {"seconds", "images_per_second"}
+    for name in ("steps.csv", "epochs.csv"):
+        ours, theirs = read_csv(tmp_path / "b" / name), read_csv(kept.folder / name)
+        assert [{k: v for k, v in row.items() if k not in timed} for row in ours] == [
+            {k: v for k, v in row.items() if k not in timed} for row in theirs
+        ]
+
+
+def test_resuming_a_finished_run_trains_no_more(kept):
+    sink = MemorySink()
+    again = resume(kept.folder, sinks=[sink])
+    assert sink.steps == []
+    assert comparable(again.metrics) == comparable(kept.metrics)
+
+
+def test_a_checkpoint_cut_in_half(kept, tmp_path):
+    import shutil
+
+    folder = tmp_path / "c"
+    shutil.copytree(kept.folder, folder)
+    last = folder / "checkpoints" / "last.safetensors"
+    last.write_bytes(last.read_bytes()[:1000])
+    opened = Run.open(folder)
+    assert "going back to the checkpoint before it" in opened.warning
+    sink = MemorySink()
+    resumed = resume(folder, sinks=[sink])
+    assert "last.safetensors" in str(sink.messages[0])
+    assert comparable(resumed.metrics) == comparable(kept.metrics)
+
+
+def test_a_folder_in_use_is_not_touched(kept, tmp_path):
+    before = (kept.folder / "steps.csv").read_bytes()
+    with pytest.raises(InvalidInputError, match=r"is not empty.*convdkm resume"):
+        fit("quick", "digits", folder=kept.folder, **TINY)
+    assert (kept.folder / "steps.csv").read_bytes() == before
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InvalidInputError, match="does not hold a run"):
+        fit("quick", "digits", folder=tmp_path, overwrite=True, **TINY)
+    assert (tmp_path / "thesis.tex").exists()
+    with pytest.raises(InvalidInputError, match="is a file"):
+        fit("quick", "digits", folder=tmp_path / "thesis.tex", **TINY)
+
+
+def test_overwrite(tmp_path):
+    fit("quick", "digits", folder=tmp_path / "d", **{**TINY, "epochs": 1})
+    run = fit("quick", "digits", folder=tmp_path / "d", overwrite=True, **{**TINY, "epochs": 2})
+    assert len(read_csv(run.folder / "epochs.csv")) == 2
+
+
+def test_a_failure_at_the_start_leaves_no_folder(tmp_path):
+    with pytest.raises(InvalidInputError, match="did you mean 'mnist'"):
+        fit("quick", "mnits", folder=tmp_path / "e", **TINY)
+    with pytest.raises(InvalidInputError, match="device 'cuda:17'"):
+        fit("quick", "digits", folder=tmp_path / "e", device="cuda:17", **TINY)
+    with pytest.raises(InvalidInputError, match="one number for each"):
+        fit("quick", "digits", folder=tmp_path / "e", **{**TINY, "blocks": (1, 1, 1)})
+    assert not (tmp_path / "e").exists()
+
+
+def arrays():
+    digits = load_digits()
+    return (
+        digits.train_images[:60].numpy(),
+        digits.train_labels[:60].numpy(),
+        digits.test_images[:30].numpy(),
+        digits.test_labels[:30].numpy(),
+    )
+
+
+SMALL = {"inducing": (6, 8), "blocks": (1, 1), "epochs": 1, "batch_size": 30}
+
+
+def test_data_from_python():
+    train_images, train_labels, test_images, test_labels = arrays()
+    four = fit("quick", (train_images, train_labels, test_images, test_labels), **SMALL)
+    assert four.metrics["test_images"] == 30
+    pair = fit("quick", (train_images, train_labels), **SMALL)
+    assert pair.metrics["train_images"] + pair.metrics["test_images"] == 60
+    tensors = torch.utils.data.TensorDataset(
+        torch.from_numpy(train_images), torch.from_numpy(train_labels)
+    )
+    assert fit("quick", tensors, **SMALL).metrics["train_images"] == pair.metrics["train_images"]
+    with pytest.raises(InvalidInputError, match="data must be a name"):
+        fit("quick", 3)
+
+
+def test_string_labels():
+    train_images, train_labels, *_ = arrays()
+    names = np.array(["zero", "one", "two"])
+    chosen = train_labels < 3
+    run = fit("quick", (train_images[chosen], names[train_labels[chosen]]), **SMALL)
+    assert set(run.class_names) == {"zero", "one", "two"}
+
+
+def test_validation_chooses_the_best(tmp_path):
+    options = {**TINY, "validation": 0.2}
+    run = fit("quick", "digits", folder=tmp_path / "f", **options)
+    assert run.metrics["train_images"] == 72
+    assert "validation_log_likelihood" in run.metrics
+    rows = read_csv(tmp_path / "f" / "epochs.csv")
+    scores = [row["validation_log_likelihood"] for row in rows]
+    best = Run.open(tmp_path / "f", "best")
+    assert best.step == 3 * (1 + scores.index(max(scores)))
+
+
+def own_machine():
+    body = dkm.Sequential(
+        dkm.ArcCosine(), dkm.Conv(6, 6, 3), dkm.GramLayer(6), dkm.Norm(), dkm.GlobalAveragePool()
+    )
+    return dkm.DeepKernelMachine(dkm.PatchInput(1, 6), body, dkm.GPHead(6, 10), dkm.Categorical(10))
+
+
+def test_a_machine_of_ones_own(tmp_path):
+    sink = MemorySink()
+    options = {"epochs": 2, "train_size": 60, "test_size": 30, "batch_size": 30}
+    run = fit(
+        own_machine(),
+        load_digits(),
+        folder=tmp_path / "g",
+        sinks=[sink],
+        stop=lambda: len(sink.steps) == 1,
+        **options,
+    )
+    assert run.step == 1
+    with pytest.raises(InvalidInputError, match="of your own"):
+        Run.open(tmp_path / "g")
+    with pytest.raises(InvalidInputError, match="of your own"):
+        resume(tmp_path / "g")
+    done = resume(tmp_path / "g", data=load_digits(), model=own_machine())
+    assert done.metrics["steps"] == 4
+    images = load_digits().test_images[:5]
+    opened = Run.open(tmp_path / "g", model=own_machine())
+    assert torch.equal(opened.predict(images).log_probs, done.predict(images).log_probs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"likelihood": "gaussian"},
+        {"top": "linear+mix"},
+        {"nu": float("inf")},
+        {"precision": "float64"},
+        {"whitening": "zca", "inducing_patches": "raw"},
+        {"whitening": "zca-paper", "augment": "before-whitening"},
+        {"whitening": "standardise", "inducing_patches": "standardised"},
+        {"statistics": "batch", "centre": False},
+    ],
+    ids=str,
+)
+def test_variants_train_and_open(tmp_path, options):
+    run = fit("quick", "digits", folder=tmp_path / "h", **{**TINY, "epochs": 1, **options})
+    opened = Run.open(tmp_path / "h")
+    images = load_digits().test_images[:10]
+    assert torch.equal(opened.predict(images).log_probs, run.predict(images).log_probs)
+    assert 0 <= run.metrics["test_accuracy"] <= 1
+
+
+@pytest.mark.parametrize("preset", ["paper", "paper-benchmark", "published"])
+def test_the_papers_presets_run(preset):
+    run = fit(preset, "digits", inducing=(6, 8, 10), epochs=1, train_size=60, test_size=20)
+    assert run.metrics["steps"] == 1
+    assert run.model.likelihood.samples == 1000
+    assert run.config.training.betas == (0.8, 0.9)
+
+
+def test_not_a_run(tmp_path):
+    with pytest.raises(InvalidInputError, match="does not exist"):
+        Run.open(tmp_path / "nowhere")
+    with pytest.raises(InvalidInputError, match=r"has no config\.yaml"):
+        resume(tmp_path)
+
+
+def test_environment(tmp_path):
+    assert git_state(tmp_path) is None
+    assert json.dumps(environment())
+
+
+def test_whole_data_sets_are_whitened_as_in_training(kept):
+    data = load_digits().subset(90, 40)
+    assert isinstance(data, Dataset)
+    figures = kept.evaluate(data.test_images, data.test_labels)
+    assert figures["accuracy"] == kept.metrics["test_accuracy"]
+    assert figures["log_likelihood"] == kept.metrics["test_log_likelihood"]

@@ -1,0 +1,127 @@
+"""Learning rates and batches are functions of the step alone."""
+
+import math
+
+import pytest
+import torch
+
+from convdkm.config import TrainingConfig
+from convdkm.data.whitening import Standardise
+from convdkm.training.batches import Batches, generator_of, seed_of
+from convdkm.training.schedule import learning_rate
+from convdkm.training.world import World
+
+
+def rates(total, **options):
+    config = TrainingConfig(**options)
+    return [learning_rate(config, step, total) for step in range(total)]
+
+
+def test_the_papers_steps():
+    """Divided by 10 after epochs 40 and 80 of 100, with 196 steps each."""
+    config = TrainingConfig()
+    total = 100 * 196
+    for epoch, rate in ((0, 0.01), (39, 0.01), (40, 0.001), (79, 0.001), (80, 1e-4), (99, 1e-4)):
+        for step in (0, 195):
+            assert math.isclose(learning_rate(config, epoch * 196 + step, total), rate)
+
+
+def test_one_cycle_is_torchs():
+    total = 50
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimiser = torch.optim.SGD([parameter], lr=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 0.1, total_steps=total)
+    expected = []
+    for _ in range(total):
+        expected.append(optimiser.param_groups[0]["lr"])
+        optimiser.step()
+        schedule.step()
+    ours = rates(total, schedule="one-cycle", learning_rate=0.1)
+    assert ours[0] == pytest.approx(0.004)
+    assert ours == pytest.approx(expected, rel=1e-9)
+
+
+def test_cosine_and_constant():
+    ours = rates(100, schedule="cosine", learning_rate=1.0, warmup=0.1)
+    assert ours[:10] == sorted(ours[:10])
+    assert ours[10:] == sorted(ours[10:], reverse=True)
+    assert 0 < ours[-1] < 1e-3 < max(ours) <= 1
+    assert rates(5, schedule="constant", learning_rate=0.3) == [0.3] * 5
+
+
+@pytest.mark.parametrize("schedule", ["steps", "one-cycle", "cosine", "constant"])
+@pytest.mark.parametrize("total", [1, 2, 3])
+def test_short_runs_have_rates(schedule, total):
+    for rate in rates(total, schedule=schedule, learning_rate=0.1, warmup=0.0):
+        assert 0 < rate <= 0.1
+
+
+@pytest.fixture
+def images():
+    return torch.rand(23, 2, 6, 6)
+
+
+def all_of(batches, epoch, start=0):
+    pairs = list(batches.epoch(epoch, start))
+    return torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs])
+
+
+def test_an_epoch_has_every_image_once(images):
+    batches = Batches(images, torch.arange(23), 5)
+    assert batches.steps == 5
+    inputs, labels = all_of(batches, 0)
+    assert sorted(labels.tolist()) == list(range(23))
+    assert torch.equal(inputs, images[labels])
+    assert not torch.equal(all_of(batches, 1)[1], labels)
+
+
+def test_an_epoch_can_begin_anywhere(images):
+    options = {"crop": 1, "flip": True, "seed": 3}
+    batches = Batches(images, torch.arange(23), 5, **options)
+    inputs, labels = all_of(batches, 4)
+    later, rest = all_of(Batches(images, torch.arange(23), 5, **options), 4, start=2)
+    assert torch.equal(rest, labels[10:])
+    assert torch.equal(later, inputs[10:])
+
+
+def test_whitening_before_and_after_augmentation(images):
+    whitening = Standardise().fit(images)
+    labels = torch.arange(23)
+    plain = Batches(images, labels, 23, whitening=whitening)
+    inputs, order = all_of(plain, 0)
+    torch.testing.assert_close(inputs, whitening(images)[order])
+    before = Batches(images, labels, 23, whitening=whitening, crop=2)
+    after = Batches(images, labels, 23, whitening=whitening, crop=2, augment="after-whitening")
+    (early, _), (late, _) = all_of(before, 0), all_of(after, 0)
+    # The margin is black before whitening, and the mean after it.
+    assert not torch.equal(early, late)
+    margin = late == 0
+    assert margin.any()
+    torch.testing.assert_close(early[~margin], late[~margin])
+
+
+def test_clean_images(images):
+    whitening = Standardise().fit(images)
+    batches = Batches(images, torch.arange(23), 5, whitening=whitening, crop=2, flip=True)
+    first, again = torch.cat(list(batches.clean(12))), torch.cat(list(batches.clean(12)))
+    assert torch.equal(first, again)
+    whole = whitening(images)
+    for image in first:
+        assert (whole - image).flatten(1).abs().max(1).values.min() < 1e-6
+
+
+def test_processes_share_a_batch(images):
+    labels = torch.arange(23)
+    alone = Batches(images, labels, 6)
+    shares = [Batches(images, labels, 6, world=World(rank, 2)) for rank in (0, 1)]
+    for whole, left, right in zip(alone.epoch(0), *(s.epoch(0) for s in shares), strict=True):
+        together = torch.cat([left[1], right[1]])
+        assert torch.equal(together, whole[1])
+
+
+def test_seeds_are_mixed_well():
+    seeds = {seed_of(a, b) for a in range(30) for b in range(30)}
+    assert len(seeds) == 900
+    first = torch.rand(3, generator=generator_of(1, 2))
+    assert torch.equal(first, torch.rand(3, generator=generator_of(1, 2)))
+    assert not torch.equal(first, torch.rand(3, generator=generator_of(2, 1)))
