@@ -13,7 +13,7 @@ INSTALL := PIP_CONSTRAINT="$(CURDIR)/constraints.txt" $(BIN)/python -m pip insta
 .PHONY: train test lint types suite format clean
 
 train: $(READY)
-	$(BIN)/python examples/digits.py
+	$(BIN)/convdkm train
 
 test: lint types suite
 

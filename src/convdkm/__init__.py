@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from convdkm.likelihoods import Categorical, Gaussian, Likelihood
     from convdkm.model import DeepKernelMachine, ModelPlan, Objective, Predictor
     from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
+    from convdkm.training.fit import fit, resume
+    from convdkm.training.run import Run
 
 __version__ = "0.1.0"
 
@@ -105,6 +107,7 @@ __all__ = [
     "Product",
     "RationalQuadratic",
     "RealPrediction",
+    "Run",
     "Scaled",
     "Sequential",
     "Skip",
@@ -112,10 +115,12 @@ __all__ = [
     "Sum",
     "VectorInput",
     "__version__",
+    "fit",
     "fully_connected",
     "resnet",
     "resnet8",
     "resnet20",
+    "resume",
 ]
 
 _MODULES = {
@@ -184,6 +189,8 @@ _MODULES = {
         "Objective",
         "Predictor",
     ),
+    "convdkm.training.fit": ("fit", "resume"),
+    "convdkm.training.run": ("Run",),
     "convdkm.prediction": (
         "ClassPrediction",
         "Prediction",

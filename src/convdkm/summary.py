@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -20,6 +20,9 @@ class LayerSummary:
 
     Attributes:
         name: as in ``model.named_modules()``.
+        block: the name of the part of the machine that it belongs to, such as ``stage1.block2``;
+            empty for one that stands alone.
+        part: its name within that block, such as ``first.conv``.
         kind: the layer's class.
         inducing: P_i of the outgoing Gram; 0 where there is none.
         space: places of the outgoing Gram.
@@ -29,6 +32,8 @@ class LayerSummary:
     """
 
     name: str
+    block: str
+    part: str
     kind: str
     inducing: int
     space: tuple[int, ...]
@@ -43,32 +48,56 @@ def summarise(model: DeepKernelMachine, image_shape: Sequence[int]) -> list[Laye
     with in_mode(model, training=False):
         images = torch.randn(1, *image_shape, generator=torch.Generator().manual_seed(0))
         gram = model.input(images.to(model.device, model.dtype))
-        first = LayerSummary("input", type(model.input).__name__, *_of(gram), _count(model.input))
-        rows = [first, *(row for row, _ in _walk("body", model.body, gram))]
+        rows = [_alone("input", model.input, *_of(gram))]
+        rows += [row for row, _ in _walk(_Place("body"), model.body, gram)]
         head_kl = float(model.head.plan(model.body.plan(gram.ii).ii).kl.sum())
-    head, likelihood = model.head, model.likelihood
-    rows.append(LayerSummary("head", type(head).__name__, 0, (), _count(head), nu=1.0, kl=head_kl))
-    rows.append(LayerSummary("likelihood", type(likelihood).__name__, 0, (), _count(likelihood)))
+    rows.append(replace(_alone("head", model.head), nu=1.0, kl=head_kl))
+    rows.append(_alone("likelihood", model.likelihood))
     return rows
 
 
-def _walk(name: str, layer: Layer, gram: Gram) -> Iterator[tuple[LayerSummary, Gram]]:
+@dataclass(frozen=True)
+class _Place:
+    """Where a layer stands: its full name, its block, and its name in there."""
+
+    name: str
+    block: str = ""
+    part: str = ""
+
+    def child(self, name: str, *, of_skip: bool = False) -> _Place:
+        """A layer inside; the body of a skip has no name of its own in the block."""
+        full = f"{self.name}.{name}"
+        if of_skip:
+            return _Place(full, self.inner, "" if name == "body" else name)
+        return _Place(full, self.block, f"{self.part}.{name}" if self.part else name)
+
+    @property
+    def inner(self) -> str:
+        """The block that the layers inside belong to, where this layer makes one."""
+        return f"{self.block}.{self.part}" if self.block and self.part else self.block or self.part
+
+
+def _walk(place: _Place, layer: Layer, gram: Gram) -> Iterator[tuple[LayerSummary, Gram]]:
     """Rows of a layer and of all inside it; the last one's Gram is what leaves the layer."""
     if isinstance(layer, Sequential) and len(layer):
-        for part, child in layer.named_layers():
-            for row, outgoing in _walk(f"{name}.{part}", child, gram):
+        if not place.block and place.part and not _holds_skips(layer):
+            place = _Place(place.name, place.part)
+        for name, child in layer.named_layers():
+            for row, outgoing in _walk(place.child(name), child, gram):
                 yield row, outgoing
             gram = outgoing
         return
-    if isinstance(layer, Skip):
-        yield from _walk(f"{name}.body", layer.body, gram)
-        if layer.shortcut is not None:
-            yield from _walk(f"{name}.shortcut", layer.shortcut, gram)
-    outgoing = layer(gram)
-    own = layer.plan(gram.ii).kl.get("") if not isinstance(layer, Skip) else None
     inside = isinstance(layer, Skip)
+    if isinstance(layer, Skip):
+        yield from _walk(place.child("body", of_skip=True), layer.body, gram)
+        if layer.shortcut is not None:
+            yield from _walk(place.child("shortcut", of_skip=True), layer.shortcut, gram)
+    outgoing = layer(gram)
+    own = None if inside else layer.plan(gram.ii).kl.get("")
     row = LayerSummary(
-        name,
+        place.name,
+        place.inner if inside else place.block,
+        "skip" if inside else place.part,
         type(layer).__name__,
         *_of(outgoing),
         sum(p.numel() for p in layer.parameters(recurse=not inside)),
@@ -76,6 +105,16 @@ def _walk(name: str, layer: Layer, gram: Gram) -> Iterator[tuple[LayerSummary, G
         None if own is None else float(own.value),
     )
     yield row, outgoing
+
+
+def _holds_skips(layer: Layer) -> bool:
+    return any(isinstance(module, Skip) for module in layer.modules())
+
+
+def _alone(
+    name: str, layer: nn.Module, inducing: int = 0, space: tuple[int, ...] = ()
+) -> LayerSummary:
+    return LayerSummary(name, "", name, type(layer).__name__, inducing, space, _count(layer))
 
 
 def _of(gram: Gram) -> tuple[int, tuple[int, ...]]:

@@ -74,7 +74,7 @@ def test_foreign_files_and_versions(tmp_path):
     with pytest.raises(CheckpointError, match="not one of convdkm"):
         read_checkpoint(path)
     save_file({"a": torch.zeros(2)}, path, metadata={"convdkm": '{"format": 99}'})
-    with pytest.raises(CheckpointError, match="format 99.*upgrade convdkm"):
+    with pytest.raises(CheckpointError, match=r"format 99.*upgrade convdkm"):
         read_checkpoint(path)
     save_file({"a": torch.zeros(2)}, path, metadata={"convdkm": "{}"})
     with pytest.raises(CheckpointError, match="which version"):

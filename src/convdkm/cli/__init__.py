@@ -3,22 +3,70 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 
 def main() -> None:
-    """Run the command line; errors that a user can mend are one message, without a traceback."""
+    """Run the command line and end the program with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that knows no ν shows a question mark, and the run goes on.
+        getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; errors that a user can mend are a message, without a traceback."""
+    import typer
+
     from convdkm.cli.app import build_app
     from convdkm.errors import ConvDKMError
 
+    # The base of the errors in a command's usage; its home differs between versions of typer.
+    usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     try:
-        build_app(options="train" in sys.argv[1:2])()
+        app = build_app(options="train" in arguments[:1])
+        code = app(list(arguments), prog_name="convdkm", standalone_mode=False)
+    except usage_error as error:
+        return _fail(f"{_usage(error)}", 2)
     except ConvDKMError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        print("Interrupted.", file=sys.stderr)
-        sys.exit(130)
+        return _fail(str(error), 1)
     except BrokenPipeError:
-        # The reader of our output, such as `head`, has seen enough.
-        sys.stderr.close()
-        sys.exit(0)
+        raise
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        return _fail(f"{error.strerror or error}{place}", 1)
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail("interrupted", 130)
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        return _fail(
+            "out of memory; try a smaller --batch-size or --evaluation-batch, or fewer inducing"
+            f" points ({_first_line(error)})",
+            1,
+        )
+    return code if isinstance(code, int) else 0
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"Error: {message}", file=sys.stderr)
+    return code
+
+
+def _usage(error: Exception) -> str:
+    """What is wrong with a command, and where its help is."""
+    message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    command = "convdkm" if context is None else context.command_path
+    end = "" if message.endswith(("?", ")")) else "."
+    return f"{message}{end} See `{command} --help`"
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Python's error, that of a GPU, or that of torch on the CPU, which has no type of its own."""
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or (isinstance(error, RuntimeError) and "can't allocate memory" in str(error))

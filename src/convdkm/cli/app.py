@@ -8,19 +8,28 @@ from typing import Annotated, Any
 
 import typer
 
+from convdkm.cli.help import Command, Group
+
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="folder of the run")]
 DataDir = Annotated[
     str | None,
     typer.Option(
-        metavar="FOLDER", help="where data sets are (CONVDKM_DATA, or a folder of your own)"
+        metavar="FOLDER",
+        help="where data sets are (the folder named by CONVDKM_DATA, or ~/.local/share/convdkm)",
     ),
 ]
-Device = Annotated[str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, mps, …")]
-CheckpointName = Annotated[
-    str, typer.Option("--checkpoint", metavar="last|best|previous", help="which checkpoint to use")
+Device = Annotated[
+    str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, mps, … (as in training)")
 ]
-
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="only warnings, and the end")]
+CheckpointName = Annotated[
+    str,
+    typer.Option(
+        "--checkpoint", metavar="NAME", help="which checkpoint: last, best or previous (last)"
+    ),
+]
+Quiet = Annotated[
+    bool, typer.Option("--quiet", "-q", help="say nothing but warnings, and how it ended")
+]
 
 
 def _version(wanted: bool) -> None:
@@ -32,30 +41,44 @@ def _version(wanted: bool) -> None:
 
 
 def root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
     ] = False,
 ) -> None:
-    """Take the options that come before a command."""
+    """Convolutional deep kernel machines: train, evaluate, predict.
+
+    A first run: convdkm train. Help on a command: convdkm train --help.
+    """
     del version
+    _help_if_alone(context)
+
+
+def data(context: typer.Context) -> None:
+    """List, verify and fetch data sets."""
+    _help_if_alone(context)
+
+
+def _help_if_alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def train(
     dataset: Annotated[
         str | None,
         typer.Argument(
-            metavar="[DATASET]",
+            metavar="DATASET",
             help="digits, mnist, fashion-mnist, cifar10, cifar100, a folder with a sub-folder of"
-            " images for each class, or an .npz file",
-            show_default="digits",
+            " images for each class, or an .npz file (digits)",
         ),
     ] = None,
     preset: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="settings to start from: paper, paper-benchmark, published, quick"
-            " (quick for the digits, else paper)",
+            help="settings to start from: paper, paper-benchmark, published or quick (quick for"
+            " the digits, else paper)",
         ),
     ] = None,
     config: Annotated[
@@ -63,22 +86,25 @@ def train(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FOLDER", help="folder of the run (runs/…)"),
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="folder of the run (a new one in runs/)"
+        ),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="replace a run that is in the folder")
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="only warnings, and the end")
-    ] = False,
+    quiet: Quiet = False,
     *,
     options: dict[str, Any],
 ) -> None:
-    """Train a machine. [dim]convdkm train[/dim] alone trains on embedded handwritten digits.
+    """Train a machine.
 
-    Defaults shown are the paper's; presets change some of them. Lists are written 16,32,64.
+    Without a data set, on the handwritten digits that come with the program. Settings come from a
+    preset, then from a file, then from options; each overrides the one before. The defaults shown
+    are the paper's, and presets change some of them. Lists are written 16,32,64.
 
-    Ctrl-C stops after the step under way and saves; [dim]convdkm resume[/dim] goes on.
+    Ctrl-C saves and stops after the step under way; convdkm resume goes on. The last line printed
+    is the folder of the run.
     """
     from convdkm.cli.train import train_run
 
@@ -90,13 +116,15 @@ def resume(
     data_dir: DataDir = None,
     device: Device = None,
     epochs: Annotated[
-        int | None, typer.Option(metavar="N", help="train for so many epochs in all")
+        str | None, typer.Option(metavar="N", help="epochs in all, where they should be more")
     ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="only warnings, and the end")
-    ] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Go on with a run that was stopped or killed, from its last checkpoint."""
+    """Go on with a run that was stopped.
+
+    It goes on from its last checkpoint, and ends with the same figures as if it had never been
+    stopped. The last line printed is the folder of the run.
+    """
     from convdkm.cli.train import resume_run
 
     given = {"data_dir": data_dir, "device": device, "epochs": epochs}
@@ -107,15 +135,18 @@ def resume(
 def evaluate(
     run: RunFolder,
     data: Annotated[
-        str | None, typer.Option(metavar="DATASET", help="evaluate on another set or folder")
+        str | None, typer.Option(metavar="DATASET", help="another data set of the same classes")
     ] = None,
     data_dir: DataDir = None,
     checkpoint: CheckpointName = "last",
-    train: Annotated[bool, typer.Option("--train", help="on the training images as well")] = False,
+    train: Annotated[bool, typer.Option("--train", help="of the training images as well")] = False,
     device: Device = None,
     json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Accuracy, log-likelihood and calibration of a run on its test images."""
+    """Print accuracy, log-likelihood and calibration.
+
+    On the test images of the run, by its last checkpoint.
+    """
     from convdkm.cli.evaluate import evaluate_run
 
     evaluate_run(
@@ -132,13 +163,20 @@ def evaluate(
 def predict(
     run: RunFolder,
     images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGE…|FOLDER", help="image files, or folders of them")
+        list[Path], typer.Argument(metavar="IMAGE|FOLDER…", help="image files, or folders of them")
     ],
     format: Annotated[
-        str, typer.Option("--format", "-f", metavar="table|csv|json", help="how to print")
-    ] = "table",
+        str | None,
+        typer.Option("--format", "-f", metavar="NAME", help="table, csv or json (table)"),
+    ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="write there instead")
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="write to a file; its ending, .csv or .json, is the format",
+        ),
     ] = None,
     resize: Annotated[
         bool, typer.Option("--resize", help="resize images of other sizes to the model's")
@@ -149,7 +187,11 @@ def predict(
     checkpoint: CheckpointName = "last",
     device: Device = None,
 ) -> None:
-    """Class, probability, entropy and mutual information of images."""
+    """Predict the classes of images.
+
+    With the probability of the class, the entropy of the prediction (all of its uncertainty) and
+    the mutual information (the part that more data could remove), both in nats.
+    """
     from convdkm.cli.predict import predict_images
 
     predict_images(
@@ -165,7 +207,11 @@ def predict(
 
 
 def show(run: RunFolder, checkpoint: CheckpointName = "last") -> None:
-    """The machine of a run: every layer's inducing points, space, parameters and KL."""
+    """Show the machine of a run, layer by layer.
+
+    P_i is the number of inducing points, space the places of the feature map, ν the weight of the
+    KL, which is in nats.
+    """
     from convdkm.cli.show import show_run
 
     show_run(run, checkpoint)
@@ -173,20 +219,23 @@ def show(run: RunFolder, checkpoint: CheckpointName = "last") -> None:
 
 def presets(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="print all settings of this preset")
+        str | None, typer.Argument(metavar="NAME", help="print all settings of this preset")
     ] = None,
-    dataset: Annotated[str, typer.Option(metavar="NAME", help="as they are for a data set")] = (
-        "cifar10"
-    ),
+    dataset: Annotated[
+        str, typer.Option(metavar="NAME", help="as they are for this data set (cifar10)")
+    ] = ("cifar10"),
 ) -> None:
-    """The named settings, or all values of one of them as YAML (for --config)."""
+    """List the presets, or print one.
+
+    With a name, all of its values as YAML, which can be edited and used by convdkm train --config.
+    """
     from convdkm.cli.show import show_presets
 
     show_presets(name, dataset)
 
 
 def data_list(data_dir: DataDir = None) -> None:
-    """The data sets known by name, and where they are on this machine."""
+    """List the data sets known by name, and where they are."""
     from convdkm.cli.data import list_sets
 
     list_sets(data_dir)
@@ -194,11 +243,11 @@ def data_list(data_dir: DataDir = None) -> None:
 
 def data_verify(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME…]", help="all that are there by default")
+        list[str] | None, typer.Argument(metavar="NAME…", help="data sets (all that are here)")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Read data sets whole, and check their files, shapes and labels."""
+    """Read data sets whole, and check what is in them."""
     from convdkm.cli.data import verify_sets
 
     verify_sets(names or [], data_dir)
@@ -208,10 +257,13 @@ def data_fetch(
     names: Annotated[list[str], typer.Argument(metavar="NAME…", help="data sets to download")],
     data_dir: DataDir = None,
     mirror: Annotated[
-        str | None, typer.Option(metavar="URL", help="download from there instead")
+        str | None, typer.Option(metavar="URL", help="download from here instead")
     ] = None,
 ) -> None:
-    """Download data sets from their official addresses; goes on with a broken download."""
+    """Download data sets from their official addresses.
+
+    A download that broke off goes on where it was, and every file is checked.
+    """
     from convdkm.cli.data import fetch_sets
 
     fetch_sets(names, data_dir, mirror)
@@ -224,25 +276,22 @@ def build_app(*, options: bool = True) -> typer.Typer:
         options: give ``train`` its options. They come from the configuration, which takes longer to
             import than all the rest; the other commands do without.
     """
-    app = typer.Typer(
-        name="convdkm",
-        help="Convolutional deep kernel machines: train, evaluate, predict.",
-        no_args_is_help=True,
-        add_completion=False,
-        pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
-    )
-    app.callback()(root)
-    app.command()(with_options(train) if options else without_options(train))
-    commands: list[Callable[..., None]] = [resume, evaluate, predict, show, presets]
-    for command in commands:
-        app.command()(command)
-    data = typer.Typer(help="Data sets: list, verify, fetch.", no_args_is_help=True)
-    data.command("list")(data_list)
-    data.command("verify")(data_verify)
-    data.command("fetch")(data_fetch)
-    app.add_typer(data, name="data")
+    app = _typer()
+    app.callback(cls=Group, invoke_without_command=True)(root)
+    app.command(cls=Command)(with_options(train) if options else without_options(train))
+    for command in (resume, evaluate, predict, show, presets):
+        app.command(cls=Command)(command)
+    sets = _typer()
+    sets.callback(cls=Group, invoke_without_command=True)(data)
+    sets.command("list", cls=Command)(data_list)
+    sets.command("verify", cls=Command)(data_verify)
+    sets.command("fetch", cls=Command)(data_fetch)
+    app.add_typer(sets, name="data")
     return app
+
+
+def _typer() -> typer.Typer:
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

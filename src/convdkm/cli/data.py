@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -14,14 +13,14 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from convdkm.cli.output import plain_table
+from convdkm.cli.output import console, plain_table
 from convdkm.data.registry import KNOWN_SETS, data_directory, find, known_set
 from convdkm.errors import ConvDKMError
 
 
 def list_sets(data_dir: str | None) -> None:
     """Print the known sets and where they are."""
-    console = Console(highlight=False)
+    screen = console()
     table = plain_table("name", "images", "shape", "classes", "where", right=("images", "classes"))
     for known in KNOWN_SETS.values():
         place = find(known.name, data_dir)
@@ -33,9 +32,12 @@ def list_sets(data_dir: str | None) -> None:
             str(known.num_classes),
             where,
         )
-    console.print(table)
-    console.print(f"Data directory: {data_directory(data_dir)}")
-    console.print("A folder with a sub-folder of images for each class, or an .npz, works as well.")
+    screen.print(table)
+    screen.print()
+    screen.print(f"Data directory: {data_directory(data_dir)}", soft_wrap=True)
+    screen.print(
+        "A folder with a sub-folder of images for each class, or an .npz file, works as well."
+    )
 
 
 def verify_sets(names: list[str], data_dir: str | None) -> None:
@@ -73,7 +75,7 @@ def fetch_sets(names: list[str], data_dir: str | None, mirror: str | None) -> No
         TransferSpeedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with Progress(*columns, console=console(stderr=True)) as progress:
         tasks = {}
 
         def show(file: str, done: int, total: int | None) -> None:
@@ -83,4 +85,4 @@ def fetch_sets(names: list[str], data_dir: str | None, mirror: str | None) -> No
 
         places = [fetch(known.name, data_dir, progress=show, base_url=mirror) for known in chosen]
     for known, place in zip(chosen, places, strict=True):
-        print(f"{known.name}: {place}")
+        print(f"{known.name}: {'embedded' if known.format == 'embedded' else place}")

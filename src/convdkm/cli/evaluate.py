@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from rich.console import Console
-
 from convdkm.checks import check_choice
-from convdkm.cli.output import metrics_table
+from convdkm.cli.output import console, metrics_table, warn
+from convdkm.cli.settings import checked_dataset
 from convdkm.errors import InvalidInputError
 from convdkm.training.checkpoint import Which
 from convdkm.training.fit import load_dataset, prepared
 from convdkm.training.run import Run, class_metrics
 
 
-def open_run(folder: Path, checkpoint: str, device: str | None, console: Console) -> Run:
+def open_run(folder: Path, checkpoint: str, device: str | None) -> Run:
     """A run from its folder; a damaged checkpoint is reported."""
     check_choice("--checkpoint", checkpoint, Which)
     run = Run.open(folder, checkpoint, device=device)  # type: ignore[arg-type]
     if run.warning is not None:
-        console.print(f"Warning: {run.warning}", style="yellow")
+        warn(run.warning)
     return run
 
 
@@ -35,11 +34,10 @@ def evaluate_run(
     as_json: bool,
 ) -> None:
     """Print the figures of a run on its test images, or on another set."""
-    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
-    run = open_run(folder, checkpoint, device, errors)
-    changes = {"dataset": data, "data_dir": data_dir}
+    run = open_run(folder, checkpoint, device)
+    changes = {"dataset": data and checked_dataset(data), "data_dir": data_dir}
     config = run.config.updated({name: v for name, v in changes.items() if v is not None})
-    dataset = load_dataset(config, lambda text: errors.print(f"Warning: {text}", style="yellow"))
+    dataset = load_dataset(config, warn)
     if data is None:
         dataset, held_out = prepared(dataset, config.data)
         parts = {"test": (dataset.test_images, dataset.test_labels)}
@@ -62,4 +60,4 @@ def evaluate_run(
     if as_json:
         print(json.dumps(metrics, indent=2))
     else:
-        console.print(metrics_table(metrics))
+        console().print(metrics_table(metrics))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
@@ -26,7 +26,7 @@ def takes_configuration(
 
     def wrapper(**arguments: Any) -> None:
         given = {name: arguments.pop(name) for name in names}
-        options = {name: value for name, value in given.items() if value is not None}
+        options = {n: _number_if_choice(n, v) for n, v in given.items() if v is not None}
         command(**arguments, options=options)
 
     signature = inspect.signature(command, eval_str=True)
@@ -38,16 +38,55 @@ def takes_configuration(
     return wrapper
 
 
+def choices(annotation: Any) -> tuple[Any, ...]:
+    """The values of a field that takes one of a few; none for others."""
+    return tuple(
+        value
+        for part in _parts(annotation)
+        if get_origin(part) is Literal
+        for value in get_args(part)
+    )
+
+
+def metavar(annotation: Any) -> str:
+    """What stands for a value in the help: its choices, or its kind."""
+    if found := choices(annotation):
+        return "|".join(map(str, found))
+    kinds = {int: "N", float: "X", str: "TEXT"}
+    shown = "VALUE"
+    for part in _parts(annotation):
+        if get_origin(part) is tuple:
+            return f"{metavar(get_args(part)[0])},…"
+        shown = kinds.get(part, shown)
+    return shown
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    """The types that an annotation allows, without None and remarks."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _parts(get_args(annotation)[0])
+    elif origin in (Union, types.UnionType):
+        for part in get_args(annotation):
+            yield from _parts(part)
+    elif annotation is not type(None):
+        yield annotation
+
+
+def _number_if_choice(name: str, value: Any) -> Any:
+    """Text as the number it stands for, where a field takes one of a few numbers."""
+    annotation = SECTIONS[SECTION[name]].model_fields[name].annotation
+    return next((each for each in choices(annotation) if str(each) == value), value)
+
+
 def _parameter(name: str) -> inspect.Parameter:
     section = SECTION[name]
     field = SECTIONS[section].model_fields[name]
     kind = bool if field.annotation is bool else str
-    shown = metavar(field.annotation)
-    choices = f": {shown.replace('|', ', ')}" if "|" in shown else ""
     default = _shown(field.default)
     option = typer.Option(
-        help=f"{field.description}{choices}{f' ({default})' if default else ''}",
-        metavar=None if kind is bool else ("NAME" if choices else shown),
+        help=f"{field.description}{f' ({default})' if default else ''}",
+        metavar=None if kind is bool else metavar(field.annotation),
         rich_help_panel=PANELS[section],
         show_default=False,
     )
@@ -57,22 +96,6 @@ def _parameter(name: str) -> inspect.Parameter:
         default=None,
         annotation=Annotated[kind | None, option],
     )
-
-
-def metavar(annotation: Any) -> str:
-    """What stands for a value in the help: its choices, or its kind."""
-    origin = get_origin(annotation)
-    if origin is Literal:
-        return "|".join(map(str, get_args(annotation)))
-    if origin is Annotated:
-        return metavar(get_args(annotation)[0])
-    if origin in (Union, types.UnionType):
-        parts = [metavar(part) for part in get_args(annotation) if part is not type(None)]
-        return "|".join(dict.fromkeys(parts))
-    if origin is tuple:
-        inner = metavar(get_args(annotation)[0])
-        return f"{inner},…"
-    return {int: "N", float: "X", str: "TEXT"}.get(annotation, "VALUE")
 
 
 def _shown(default: Any) -> str:

@@ -1,11 +1,13 @@
-"""Tables for people."""
+"""Tables and messages for people."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Literal
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 ROWS = {
@@ -17,11 +19,27 @@ ROWS = {
     "mutual_information": "mean mutual information",
 }
 PARTS = ("test", "validation", "train")
+MISSING = "–"
+UNBOUNDED = 200
+"""Columns where output goes to a file or another program."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that takes text as it is: names of files may hold brackets and colons."""
+    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = UNBOUNDED
+    return made
+
+
+def warn(text: str) -> None:
+    """Tell the user, on standard error."""
+    console(stderr=True).print(f"Warning: {text}", style="yellow", soft_wrap=True)
 
 
 def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """A table without vertical lines, whose named columns are aligned to the right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
         table.add_column(column, justify=justify, overflow="fold")
@@ -41,5 +59,5 @@ def metrics_table(metrics: Mapping[str, float]) -> Table:
 
 def _figure(name: str, value: float | None) -> str:
     if value is None:
-        return "–"
+        return MISSING
     return f"{value:.2%}" if name == "accuracy" else f"{value:.4f}"

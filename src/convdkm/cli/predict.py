@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-
 from convdkm.checks import check_choice
 from convdkm.cli.evaluate import open_run
-from convdkm.cli.output import plain_table
+from convdkm.cli.output import MISSING, console, plain_table, warn
 from convdkm.data import load_images
 from convdkm.errors import InvalidInputError
 from convdkm.files import write_text
@@ -26,7 +25,7 @@ def predict_images(
     folder: Path,
     paths: list[Path],
     *,
-    form: str,
+    form: str | None,
     output: Path | None,
     resize: bool,
     skip_bad: bool,
@@ -34,18 +33,16 @@ def predict_images(
     device: str | None,
 ) -> None:
     """Predict image files, and print or write a row for each."""
+    form = form or _form_of(output)
     check_choice("--format", form, Form)
-    errors = Console(stderr=True, highlight=False)
-    run = open_run(folder, checkpoint, device, errors)
+    run = open_run(folder, checkpoint, device)
     channels, height, width = run.image_shape
-    if resize and height != width:
-        raise InvalidInputError(f"--resize makes square images, the model's are {height}×{width}")
     images, files = load_images(
         paths,
-        image_size=height if resize else None,
+        image_size=(height, width) if resize else None,
         channels=channels,
         skip_bad=skip_bad,
-        report=lambda text: errors.print(f"Warning: {text}", style="yellow"),
+        report=warn,
     )
     if tuple(images.shape[1:]) != tuple(run.image_shape):
         raise InvalidInputError(
@@ -56,9 +53,15 @@ def predict_images(
     text = render(rows, form)
     if output is not None:
         write_text(output, text)
-        errors.print(f"{len(rows)} predictions written to {output}")
+        print(f"{len(rows)} predictions written to {output}", file=sys.stderr)
     else:
         print(text, end="")
+
+
+def _form_of(output: Path | None) -> str:
+    """The format that the name of a file asks for."""
+    ending = "" if output is None else output.suffix.lower().removeprefix(".")
+    return ending if ending in ("csv", "json") else "table"
 
 
 def predicted_rows(run: Run, images: object, names: list[str]) -> list[dict[str, object]]:
@@ -112,10 +115,9 @@ def render(rows: list[dict[str, object]], form: str) -> str:
             str(row["image"]),
             str(row["class"]),
             f"{row['probability']:.1%}",
-            *("–" if value is None else f"{value:.3f}" for value in figures),
+            *(MISSING if value is None else f"{value:.3f}" for value in figures),
         )
-    buffer = io.StringIO()
-    terminal = Console()
-    width = terminal.width if terminal.is_terminal else 200
-    Console(file=buffer, width=width, highlight=False).print(table)
-    return buffer.getvalue()
+    screen = console()
+    with screen.capture() as captured:
+        screen.print(table)
+    return captured.get()

@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from convdkm.cli.interrupt import Interrupt
-from convdkm.cli.output import metrics_table
-from convdkm.config import RunConfig, read_yaml
-from convdkm.data.registry import is_known, known_set
-from convdkm.presets import default_for
-from convdkm.presets import preset as preset_of
+from convdkm.cli.output import console, metrics_table
+from convdkm.cli.settings import resolve
+from convdkm.config import RunConfig
 
-
-def resolve(
-    dataset: str | None, preset: str | None, config: Path | None, options: Mapping[str, Any]
-) -> tuple[RunConfig, str]:
-    """The configuration, and the preset's name: preset, then file, then flags."""
-    from_file = {} if config is None else read_yaml(config)
-    preset = preset or from_file.pop("preset", None)
-    from_file.pop("preset", None)
-    section = from_file.get("data")
-    in_section = section.get("dataset") if isinstance(section, dict) else None
-    name = dataset or from_file.get("dataset") or in_section or "digits"
-    name = known_set(name).name if is_known(name) else name
-    preset = preset or default_for(name)
-    settings = preset_of(preset).config(name)
-    settings = settings.updated(from_file, str(config)).updated(options)
-    return settings.updated({"dataset": name}), preset
+STOPPING = "Stopping after this step. Ctrl-C again stops at once."
 
 
 def train_run(
@@ -47,8 +31,6 @@ def train_run(
 ) -> None:
     """Train, with the live view, and print the figures and the folder."""
     settings, preset = resolve(dataset, preset, config, options)
-    if settings.data.data_dir is not None:
-        settings = settings.updated({"data_dir": str(Path(settings.data.data_dir).resolve())})
     from convdkm.training.fit import fit
     from convdkm.training.world import joined_world
 
@@ -63,29 +45,59 @@ def train_run(
 
 
 def resume_run(folder: Path, options: Mapping[str, Any], *, quiet: bool) -> None:
-    """Go on with a run, with the live view."""
+    """Go on with a run, with the live view; one that is finished is left as it is."""
     from convdkm.training.fit import resume
+    from convdkm.training.run import read_config
 
+    settings = read_config(folder).updated(options)
+    metrics = _final_metrics(folder, settings)
+    if metrics:
+        console().print(
+            f"This run is finished: {metrics['epochs']} epochs, {metrics['steps']} steps."
+            " To go on nevertheless, ask for more with --epochs.",
+            soft_wrap=True,
+        )
+        console().print(metrics_table(metrics))
+        print(folder)
+        return
     _follow(lambda **more: resume(folder, **options, **more), folder, quiet=quiet)
 
 
+def _final_metrics(folder: Path, settings: RunConfig) -> dict[str, Any]:
+    """The figures of a run that has come to its last epoch; nothing for any other."""
+    try:
+        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+        return metrics if metrics["epochs"] >= settings.training.epochs else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
 def _follow(start: Callable[..., Any], folder: Path, *, quiet: bool, **more: Any) -> None:
+    """Train under the eyes of the user; the last line printed is the folder."""
+    from convdkm.cli.quiet import WarningSink
     from convdkm.training.view import TerminalSink
 
-    console = Console(highlight=False)
-    sinks = [] if quiet else [TerminalSink(console)]
-    with Interrupt() as interrupt:
-        run = start(sinks=sinks, stop=interrupt, **more)
+    sink = WarningSink() if quiet else TerminalSink(console())
+    leads = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started
+    with Interrupt(STOPPING if leads else "") as interrupt:
+        try:
+            run = start(sinks=[sink], stop=interrupt, **more)
+        except KeyboardInterrupt:
+            if leads and (folder / "checkpoints").is_dir():
+                _say_how_to_go_on("Stopped at once", folder)
+            sys.exit(interrupt.exit_code)
     if not run.leads:
         return
     if run.metrics:
-        console.print(metrics_table(run.metrics))
-    else:
-        console.print(f"Stopped after step {run.step}; all is saved. Go on with")
-        print(f"  convdkm resume {folder}")
-    print(folder)
-    if not run.metrics:
-        sys.exit(130)
+        console().print(metrics_table(run.metrics))
+        print(folder)
+        return
+    _say_how_to_go_on(f"Stopped after step {run.step}; all is saved", folder)
+    sys.exit(interrupt.exit_code)
+
+
+def _say_how_to_go_on(what: str, folder: Path) -> None:
+    print(f"{what}. Go on with\n  convdkm resume {shlex.quote(str(folder))}\n{folder}")
 
 
 def _new_folder(dataset: str, preset: str) -> Path:

@@ -53,10 +53,10 @@ class ZCA(Whitening):
     .. math:: x \leftarrow U (\Lambda + \epsilon\bar\lambda I)^{-1/2} U^T (x - \bar x),
               \qquad \mathrm{Cov}(x) = U \Lambda U^T
 
-    with :math:`\bar\lambda` the mean eigenvalue. ``variant="paper"`` is this formula alone, the
-    regularised ZCA of the works that the paper cites. ``variant="published"`` is what the
-    published runs do: the formula, after each channel was brought to mean 0 and variance 1; then
-    each channel once more.
+    with :math:`\bar\lambda` the mean eigenvalue: ε is relative, so that it means the same for
+    pixels of any scale. ``variant="paper"`` is this formula alone, which is all that the paper
+    names. ``variant="published"`` is what the published runs do: the formula, after each channel
+    was brought to mean 0 and variance 1; then each channel once more.
 
     Args:
         epsilon: the regulariser ε, 0.1 in the paper.

@@ -35,7 +35,7 @@ from convdkm.training.run import (
     dtype_of,
     read_config,
 )
-from convdkm.training.sinks import CsvSink, Sink, Sinks, TensorBoardSink
+from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
 from convdkm.training.world import World, find_device, joined_world
 
 Stop = Callable[[], bool]
@@ -162,6 +162,8 @@ class Session:
 
         whitening = make_whitening(data.whitening, data.zca_epsilon)
         if checkpoint is None:
+            if data.whitening.startswith("zca"):
+                self.tell(f"fitting ZCA to {len(dataset.train_images):,} images", "info")
             whitening.fit(dataset.train_images)
         else:
             whitening.load_state_dict(checkpoint.part("whitening"))
@@ -202,9 +204,9 @@ class Session:
         else:
             self.trainer.restore(checkpoint)
 
-    def tell(self, text: str) -> None:
+    def tell(self, text: str, level: Level = "warning") -> None:
         """Say something to the user."""
-        Sinks(self.sinks).message(text, "warning")
+        Sinks(self.sinks).message(text, level)
 
     def run(self) -> Run:
         """Train to the end, or until stopped; then the final figures."""

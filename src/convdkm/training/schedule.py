@@ -15,7 +15,8 @@ def learning_rate(config: TrainingConfig, step: int, total: int) -> float:
     With t the share of training that is done, w the warm-up and r the peak rate:
 
     * ``steps`` (the paper): r times ``decay`` for every milestone that t has reached;
-    * ``one-cycle``: from r/25 up to r by half a cosine while t < w, then down to r/250 000, as torch's OneCycleLR;
+    * ``one-cycle``: from r/25 up to r by half a cosine while t < w, then down to r/250 000 (the
+      same as torch's OneCycleLR);
     * ``cosine``: linearly up to r while t < w, then down to 0 by half a cosine;
     * ``constant``: r.
 

@@ -1,0 +1,46 @@
+"""What a run is made of, from all that a user can say: a preset, a file, flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from convdkm.config import RunConfig, read_yaml
+from convdkm.data.registry import is_known, known_set, listing, nearest
+from convdkm.errors import InvalidInputError
+from convdkm.presets import default_for
+from convdkm.presets import preset as preset_of
+
+
+def resolve(
+    dataset: str | None, preset: str | None, config: Path | None, options: Mapping[str, Any]
+) -> tuple[RunConfig, str]:
+    """The configuration, and the preset's name: preset, then file, then flags."""
+    from_file = {} if config is None else read_yaml(config)
+    in_file = from_file.pop("preset", None)
+    section = from_file.get("data")
+    in_section = section.get("dataset") if isinstance(section, Mapping) else None
+    named = dataset or from_file.get("dataset") or in_section or "digits"
+    name = checked_dataset(str(named))
+    preset = str(preset or in_file or default_for(name))
+    settings = preset_of(preset).config(name)
+    settings = settings.updated({**from_file, "dataset": name}, str(config))
+    settings = settings.updated({**options, "dataset": name})
+    if settings.data.data_dir is not None:
+        place = Path(settings.data.data_dir).expanduser().resolve()
+        settings = settings.updated({"data_dir": str(place)})
+    return settings, preset
+
+
+def checked_dataset(name: str) -> str:
+    """The proper name of a known set, or the whole path of another; an error if it is neither."""
+    if is_known(name):
+        return known_set(name).name
+    path = Path(name).expanduser()
+    if not path.exists():
+        raise InvalidInputError(
+            f"there is no data set or path {name!r}{nearest(name)}{listing()}; or give the path of"
+            " a folder of images or of an .npz file"
+        )
+    return str(path.resolve())
