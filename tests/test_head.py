@@ -38,7 +38,7 @@ def test_whitened_starts_at_the_prior(covariance):
 
 def test_direct_starts_at_random():
     head = dkm.GPHead(40, 50)
-    mean, factor = head.mean.detach(), head.factor.detach()
+    mean, factor = head.mean.detach(), head.factor.detach() / head.divisor
     assert float(mean.var()) == pytest.approx(1, abs=0.1)
     assert float((factor @ factor.T).diagonal().mean()) == pytest.approx(1, abs=0.15)
     head.draw(torch.Generator().manual_seed(3))
@@ -59,7 +59,7 @@ def test_the_two_parameterisations_hold_the_same_posterior(covariance):
     lower = torch.linalg.cholesky(gram.ii)
     with torch.no_grad():
         direct.mean.copy_(white.mean @ lower.T)
-        direct.factor.copy_(lower @ white.factor)
+        direct.factor.copy_(lower @ white.factor * direct.divisor)
         one, other = direct(gram), white(gram)
         assert oracle.deviation(array(one.mean), array(other.mean)) < 1e-11
         assert oracle.deviation(array(one.variance), array(other.variance)) < 1e-11
@@ -108,7 +108,8 @@ def test_with_inducing_points_at_the_data_the_bound_is_the_evidence():
         gain = K @ torch.linalg.inv(K + noise * torch.eye(count))
         posterior = K - gain @ K
         model.head.mean.copy_((gain @ targets).T)
-        model.head.factor.copy_(torch.linalg.cholesky(posterior + 1e-14 * torch.eye(count)))
+        root = torch.linalg.cholesky(posterior + 1e-14 * torch.eye(count))
+        model.head.factor.copy_(root * model.head.divisor)
         found = float(model.objective(inputs, targets).total) * count
         marginals = model.marginals(inputs)
     evidence = multivariate_normal.logpdf(

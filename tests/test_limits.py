@@ -42,6 +42,7 @@ def set_optimal_head(machine, x, y):
         mean = torch.linalg.solve_triangular(lower, mean, upper=False)
         factor = torch.linalg.solve_triangular(lower, factor, upper=False)
     machine.head.mean.copy_(mean.T)
+    factor = factor * machine.head.divisor
     machine.head.factor.copy_(factor.expand_as(machine.head.factor))
 
 

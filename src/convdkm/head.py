@@ -94,9 +94,9 @@ class GPHead(nn.Module):
         num_inducing: :math:`P_i` of the final Gram.
         num_outputs: number of classes, or of regression targets.
         covariance: one A ``"shared"`` by all outputs (the paper), or one ``"per-output"``.
-        parameterisation: ``"direct"`` (the paper): μ and a factor of A themselves, starting at
-            random; ``"whitened"``: those of :math:`L^{-1} f` with K_ii = L Lᵀ, starting at the
-            prior.
+        parameterisation: ``"direct"`` (the paper): μ, and R with A = R Rᵀ / P_i, both starting at
+            standard normal; ``"whitened"``: mean and a factor of the covariance of
+            :math:`L^{-1} f` with K_ii = L Lᵀ, starting at the prior.
     """
 
     mean: Tensor
@@ -124,24 +124,26 @@ class GPHead(nn.Module):
 
     @torch.no_grad()
     def draw(self, generator: torch.Generator | None = None) -> None:
-        r"""Set μ and the factor of A to their starting values.
-
-        Direct: standard normal, with :math:`A = L L^T / P_i`. Whitened: the prior.
-        """
+        """Set the parameters to their starting values: standard normal, or the prior."""
         if self.parameterisation == "whitened":
             self.mean.zero_()
             self.factor.copy_(torch.eye(self.num_inducing).expand_as(self.factor))
         else:
             self.mean.copy_(standard_normal(self.mean.shape, generator))
-            drawn = standard_normal(self.factor.shape, generator)
-            self.factor.copy_(drawn * self.num_inducing**-0.5)
+            self.factor.copy_(standard_normal(self.factor.shape, generator))
+
+    @property
+    def divisor(self) -> float:
+        r"""What ``factor`` is divided by: :math:`\sqrt{P_i}` where it is direct, else 1."""
+        return float(self.num_inducing) ** 0.5 if self.parameterisation == "direct" else 1.0
 
     def plan(self, ii: Tensor) -> HeadPlan:
         require_inducing(ii, self.num_inducing)
         kernel_factor = cholesky(ii, "the prior covariance K_ii of the head")
-        mean, spread = self.mean, self.factor
+        mean, spread = self.mean, self.factor / self.divisor
         if self.parameterisation == "direct":
-            mean, spread = whiten(kernel_factor, mean.T).T, whiten(kernel_factor, spread)
+            mean = whiten(kernel_factor, mean.T).T
+            spread = whiten(kernel_factor, spread)
         kl = whitened_kl(spread, mean)
         return HeadPlan(kl, inverse_of_lower(kernel_factor), mean, spread)
 

@@ -36,7 +36,7 @@ def sparse_gp(parameterisation, outputs=1):
         machine.input.inducing.add_(0.1)
         machine.head.mean.copy_(torch.randn(outputs, 6))
         lower = 0.3 * torch.randn(outputs, 6, 6).tril() + torch.eye(6)
-        machine.head.factor.copy_(lower)
+        machine.head.factor.copy_(lower * machine.head.divisor)
     return machine, x[:12], y[:12], x[12:]
 
 
@@ -55,7 +55,7 @@ def test_one_layer_is_the_textbook_sparse_gp(parameterisation):
 
     def posterior(inputs, output):
         mean = lower @ machine.head.mean[output].detach().numpy()
-        factor = lower @ machine.head.factor[output].detach().numpy()
+        factor = lower @ machine.head.factor[output].detach().numpy() / machine.head.divisor
         covariance = factor @ factor.T
         weights = numpy_kernel(inputs, z) @ np.linalg.inv(prior)
         cross = numpy_kernel(inputs, z)
@@ -119,7 +119,7 @@ def test_one_layer_is_the_sparse_gp_of_gpytorch(parameterisation, strategy, num_
     distribution = strategy_of._variational_distribution
     with torch.no_grad():
         distribution.variational_mean.copy_(machine.head.mean[0])
-        distribution.chol_variational_covar.copy_(machine.head.factor[0])
+        distribution.chol_variational_covar.copy_(machine.head.factor[0] / machine.head.divisor)
 
     model.train()
     likelihood.train()
@@ -133,7 +133,8 @@ def test_one_layer_is_the_sparse_gp_of_gpytorch(parameterisation, strategy, num_
         other, [distribution.variational_mean, distribution.chol_variational_covar]
     )
     torch.testing.assert_close(ours[0][0], theirs[0], rtol=1e-7, atol=1e-9)
-    torch.testing.assert_close(ours[1][0].tril(), theirs[1].tril(), rtol=1e-7, atol=1e-9)
+    of_factor = ours[1][0] * machine.head.divisor
+    torch.testing.assert_close(of_factor.tril(), theirs[1].tril(), rtol=1e-7, atol=1e-9)
 
     model.eval()
     likelihood.eval()

@@ -225,7 +225,7 @@ def expected_input(layer: dkm.Input, inputs: torch.Tensor) -> Blocks:
 
 def head_posterior(head: dkm.GPHead, K_ii: Array) -> tuple[Array, Array]:
     """μ ``(outputs, P)`` and A ``(outputs, P, P)`` from the parameters of a head."""
-    mean, factor = array(head.mean), array(head.factor)
+    mean, factor = array(head.mean), array(head.factor) / head.divisor
     if head.covariance == "shared":
         factor = np.stack([factor] * head.num_outputs)
     if head.parameterisation == "whitened":
