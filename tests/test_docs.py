@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize(("page", "count"), [("README.md", 4), ("docs/guide.md", 7)])
+@pytest.mark.parametrize(
+    ("page", "count"), [("README.md", 6), ("docs/guide.md", 7), ("docs/running.md", 4)]
+)
 def test_the_python_of_a_page_runs(page, count, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert len(blocks) == count

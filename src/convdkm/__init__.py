@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         NotPositiveDefiniteError,
         NumericalError,
     )
+    from convdkm.estimators import ConvDKMClassifier, DKMClassifier, DKMRegressor
     from convdkm.gram import Gram
     from convdkm.head import GPHead, Marginals
     from convdkm.kernels import (
@@ -70,8 +71,11 @@ __all__ = [
     "Centre",
     "ClassPrediction",
     "Conv",
+    "ConvDKMClassifier",
     "ConvDKMError",
     "ConvexCombination",
+    "DKMClassifier",
+    "DKMRegressor",
     "DeepKernelMachine",
     "Flatten",
     "GPHead",
@@ -140,6 +144,7 @@ _MODULES = {
         "NotPositiveDefiniteError",
         "NumericalError",
     ),
+    "convdkm.estimators": ("ConvDKMClassifier", "DKMClassifier", "DKMRegressor"),
     "convdkm.gram": ("Gram",),
     "convdkm.head": (
         "GPHead",
@@ -197,7 +202,7 @@ _MODULES = {
         "RealPrediction",
     ),
 }
-_SUBMODULES = ("data", "exact", "kernels", "layers", "testing", "training")
+_SUBMODULES = ("data", "estimators", "exact", "kernels", "layers", "testing", "training")
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 

@@ -44,6 +44,7 @@ PUBLISHED: dict[str, Any] = {
     "kernel": ArcCosine(weight_variance=1.0, bias_variance=0.1),
     "jitter": 1e-4,
     "learn_gram_scale": True,
+    "divide_gram": True,
     "statistics": "batch",
     "head_kl": "mean",
     "expectation": "monte-carlo",
@@ -75,6 +76,7 @@ def resnet(
     gram_parameterisation: Parameterisation = "direct",
     gram_scale: float = 1.0,
     learn_gram_scale: bool = False,
+    divide_gram: bool = False,
     skip_weight: float = 0.5,
     learn_skip: bool = False,
     top: Top = "gap",
@@ -113,7 +115,7 @@ def resnet(
         kernel_size: of the input patches and all convolutions but the shortcuts.
         border: what Γ_tt does at the border, see :class:`Conv`.
         mixing: how the mixing weights start, ``"random"`` or real ``"patches"``.
-        gram_parameterisation, gram_scale, learn_gram_scale: see :class:`GramLayer`.
+        gram_parameterisation, gram_scale, learn_gram_scale, divide_gram: see :class:`GramLayer`.
         skip_weight, learn_skip: see :class:`Skip`.
         top: ``"gap"``, ``"linear"``, or either with mixing weights (``"gap+mix"``).
         likelihood: ``"categorical"``, ``"gaussian"`` (on one-hot labels), or a likelihood.
@@ -164,6 +166,7 @@ def resnet(
             parameterisation=gram_parameterisation,
             initial_scale=gram_scale,
             learn_scale=learn_gram_scale,
+            divided=divide_gram,
         )
         steps = [("kernel", nonlinearity()), ("conv", conv(before, after, kernel_size, stride))]
         return Sequential(dict([*steps, ("gram", gram), *norm()]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -62,15 +63,19 @@ def _number_or_list(value: Any) -> Any:
     return value
 
 
+def _without_infinity(nu: float | tuple[float, ...]) -> Any:
+    """ν for JSON, which has no infinity."""
+    if isinstance(nu, tuple):
+        return [_without_infinity(each) for each in nu]
+    return "inf" if math.isinf(nu) else nu
+
+
 Integers = Annotated[tuple[PositiveInt, ...], BeforeValidator(_unlisted)]
 Rates = Annotated[tuple[float, ...], BeforeValidator(_unlisted)]
 Nu = Annotated[
     Annotated[float, Field(ge=0)] | tuple[Annotated[float, Field(ge=0)], ...],
     BeforeValidator(_number_or_list),
-    # JSON has no infinity.
-    PlainSerializer(
-        lambda nu: "inf" if isinstance(nu, float) and math.isinf(nu) else nu, when_used="json"
-    ),
+    PlainSerializer(_without_infinity, when_used="json"),
 ]
 
 
@@ -126,9 +131,9 @@ class ModelConfig(Section):
     """The machine: the options of :func:`convdkm.resnet`."""
 
     inducing: Integers = Field((128, 256, 512), description="inducing points of every stage")
-    blocks: Integers = Field((3, 3, 3), description="residual blocks of every stage")
+    blocks: Integers = Field((3, 3, 3), description="residual blocks of every stage, or of all")
     strides: Integers | None = Field(
-        None, description="of the first block of every stage; 1,2,2,… by default"
+        None, description="of the first block of every stage, or of all; 1,2,2,… by default"
     )
     kernel_size: PositiveInt = Field(3, description="side of the patches and convolutions")
     nu: Nu = Field(1.0, description="weight of the Gram layers' KL, 0 to inf; one, or one each")
@@ -159,6 +164,7 @@ class ModelConfig(Section):
         1.0, description="Gram layers start at this times K_ii"
     )
     learn_gram_scale: bool = Field(False, description="learn a factor of every Gram as well")
+    divide_gram: bool = Field(False, description="learn R with G_ii = R Rᵀ / P_i, not R Rᵀ")
     skip_weight: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.5, description="share of the block in the convex combination of a skip"
     )
@@ -278,7 +284,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except OSError as error:
         raise InvalidInputError(f"cannot read {path}: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path} is not YAML: {error}") from None
+        raise InvalidInputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -325,9 +331,23 @@ def _require_known(name: str, section: str | None, source: str) -> None:
 def _readable(error: ValidationError) -> str:
     seen: dict[str, str] = {}
     for problem in error.errors():
-        place = [str(part) for part in problem["loc"][1:2]] or ["options"]
+        name = str(problem["loc"][1]) if len(problem["loc"]) > 1 else ""
         message = problem["msg"].removeprefix("Value error, ")
+        message = re.sub(r", (unable to parse|got a number with).*", "", message)
+        for theirs, ours in _WORDING.items():
+            message = message.replace(theirs, ours)
         given = problem.get("input")
         shown = "" if isinstance(given, (dict, BaseModel)) else f", got {given!r}"
-        seen.setdefault(place[0], f"{place[0]}: {message}{shown}")
+        seen.setdefault(name, f"{name} {message}{shown}".strip())
     return "; ".join(seen.values())
+
+
+_WORDING = {
+    "Input should be": "must be",
+    "a valid integer": "an integer",
+    "a valid number": "a number",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "above",
+    "less than": "below",
+}

@@ -11,6 +11,7 @@ from torch import nn
 from convdkm.gram import Gram
 from convdkm.layers.base import Layer
 from convdkm.layers.compose import Sequential, Skip
+from convdkm.layers.gram_layer import GramLayer
 from convdkm.model import DeepKernelMachine, in_mode
 
 
@@ -93,7 +94,8 @@ def _walk(place: _Place, layer: Layer, gram: Gram) -> Iterator[tuple[LayerSummar
         if layer.shortcut is not None:
             yield from _walk(place.child("shortcut", of_skip=True), layer.shortcut, gram)
     outgoing = layer(gram)
-    own = None if inside else layer.plan(gram.ii).kl.get("")
+    nu = layer.nu if isinstance(layer, GramLayer) else None
+    kl = None if nu is None else sum(float(k.value) for k in layer.plan(gram.ii).kl.values())
     row = LayerSummary(
         place.name,
         place.inner if inside else place.block,
@@ -101,8 +103,8 @@ def _walk(place: _Place, layer: Layer, gram: Gram) -> Iterator[tuple[LayerSummar
         type(layer).__name__,
         *_of(outgoing),
         sum(p.numel() for p in layer.parameters(recurse=not inside)),
-        None if own is None else own.nu,
-        None if own is None else float(own.value),
+        nu,
+        kl,
     )
     yield row, outgoing
 

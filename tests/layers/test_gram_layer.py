@@ -195,3 +195,20 @@ def test_explained_variance_is_bounded_by_the_kernel():
     K = blocks(gram)
     left = oracle.predict_gram(K, 0 * K.ii).tt
     assert oracle.deviation(array(outgoing.tt), left) < 1e-6
+
+
+@pytest.mark.parametrize("parameterisation", ["direct", "whitened"])
+def test_a_divided_factor_is_the_same_machine_with_smaller_steps(parameterisation):
+    gram = _gram()
+    options = {"parameterisation": parameterisation, "initial_scale": 3.0}
+    plain = dkm.GramLayer(POINTS, **options)
+    divided = dkm.GramLayer(POINTS, **options, divided=True)
+    one, other = plain.initialise(gram), divided.initialise(gram)
+    for name in ("ii", "it", "tt"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name))
+    torch.testing.assert_close(divided.factor, plain.factor * POINTS**0.5)
+    gradients = []
+    for layer in (plain, divided):
+        layer(gram).ii.square().sum().backward()
+        gradients.append(layer.factor.grad)
+    torch.testing.assert_close(gradients[1] * POINTS**0.5, gradients[0])

@@ -129,7 +129,7 @@ def _(layer: dkm.Mix, gram: Blocks):
 
 def learned_gram(layer: dkm.GramLayer, K_ii: Array) -> Array:
     """G_ii from the parameters of a Gram layer."""
-    factor = np.tril(array(layer.factor))
+    factor = np.tril(array(layer.factor)) / layer.divisor
     if layer.parameterisation == "whitened":
         factor = np.linalg.cholesky(K_ii) @ factor
     scale = 1.0 if layer.log_scale is None else np.exp(array(layer.log_scale))

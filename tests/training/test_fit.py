@@ -171,7 +171,7 @@ def test_a_failure_at_the_start_leaves_no_folder(tmp_path):
         fit("quick", "mnits", folder=tmp_path / "e", **TINY)
     with pytest.raises(InvalidInputError, match="device 'cuda:17'"):
         fit("quick", "digits", folder=tmp_path / "e", device="cuda:17", **TINY)
-    with pytest.raises(InvalidInputError, match="one number for each"):
+    with pytest.raises(InvalidInputError, match=r"2 stages.*but 3 blocks"):
         fit("quick", "digits", folder=tmp_path / "e", **{**TINY, "blocks": (1, 1, 1)})
     assert not (tmp_path / "e").exists()
 
@@ -212,7 +212,7 @@ def test_string_labels():
 
 
 def test_validation_chooses_the_best(tmp_path):
-    options = {**TINY, "validation": 0.2}
+    options = {**TINY, "validation": 0.2, "evaluate_every": 1}
     run = fit("quick", "digits", folder=tmp_path / "f", **options)
     assert run.metrics["train_images"] == 72
     assert "validation_log_likelihood" in run.metrics

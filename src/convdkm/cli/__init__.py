@@ -27,11 +27,9 @@ def run(arguments: Sequence[str]) -> int:
         app = build_app(options="train" in arguments[:1])
         code = app(list(arguments), prog_name="convdkm", standalone_mode=False)
     except usage_error as error:
-        return _fail(f"{_usage(error)}", 2)
+        return _fail(_usage(error, arguments), 2)
     except ConvDKMError as error:
         return _fail(str(error), 1)
-    except BrokenPipeError:
-        raise
     except OSError as error:
         place = f": {error.filename}" if error.filename else ""
         return _fail(f"{error.strerror or error}{place}", 1)
@@ -53,11 +51,12 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _usage(error: Exception) -> str:
+def _usage(error: Exception, arguments: Sequence[str]) -> str:
     """What is wrong with a command, and where its help is."""
     message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
     context = getattr(error, "ctx", None)
-    command = "convdkm" if context is None else context.command_path
+    first = " ".join(["convdkm", *arguments[:1]])
+    command = first if context is None else context.command_path
     end = "" if message.endswith(("?", ")")) else "."
     return f"{message}{end} See `{command} --help`"
 

@@ -223,7 +223,7 @@ def presets(
     ] = None,
     dataset: Annotated[
         str, typer.Option(metavar="NAME", help="as they are for this data set (cifar10)")
-    ] = ("cifar10"),
+    ] = "cifar10",
 ) -> None:
     """List the presets, or print one.
 

@@ -37,7 +37,8 @@ def _format_options(parameters: list[Any], formatter: Any) -> None:
     sections: dict[str, list[tuple[str, str]]] = {}
     for parameter in parameters:
         argument = parameter.param_type_name == "argument"
-        group = parameter.rich_help_panel or ("Arguments" if argument else "Options")
+        usual = "Arguments" if argument else "Options"
+        group = getattr(parameter, "rich_help_panel", None) or usual
         entry = _argument(parameter) if argument else _option(parameter)
         sections.setdefault(group, []).append(entry)
     for title, entries in sections.items():

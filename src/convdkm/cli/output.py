@@ -39,7 +39,7 @@ def warn(text: str) -> None:
 
 def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """A table without vertical lines, whose named columns are aligned to the right."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
         table.add_column(column, justify=justify, overflow="fold")

@@ -13,6 +13,7 @@ from convdkm.checks import check_choice
 from convdkm.cli.evaluate import open_run
 from convdkm.cli.output import MISSING, console, plain_table, warn
 from convdkm.data import load_images
+from convdkm.data.pictures import picture_header
 from convdkm.errors import InvalidInputError
 from convdkm.files import write_text
 from convdkm.training.run import Run
@@ -38,24 +39,28 @@ def predict_images(
     run = open_run(folder, checkpoint, device)
     channels, height, width = run.image_shape
     images, files = load_images(
-        paths,
-        image_size=(height, width) if resize else None,
-        channels=channels,
-        skip_bad=skip_bad,
-        report=warn,
+        paths, image_size=(height, width), channels=channels, skip_bad=skip_bad, report=warn
     )
-    if tuple(images.shape[1:]) != tuple(run.image_shape):
-        raise InvalidInputError(
-            f"the model was trained on images of {height}×{width} pixels, these have"
-            f" {images.shape[2]}×{images.shape[3]}; --resize brings them to its size"
-        )
+    if not resize:
+        _require_size(files, height, width)
     rows = predicted_rows(run, images, [str(path) for path in files])
     text = render(rows, form)
     if output is not None:
         write_text(output, text)
-        print(f"{len(rows)} predictions written to {output}", file=sys.stderr)
+        plural = "" if len(rows) == 1 else "s"
+        print(f"{len(rows)} prediction{plural} written to {output}", file=sys.stderr)
     else:
         print(text, end="")
+
+
+def _require_size(files: list[Path], height: int, width: int) -> None:
+    for file in files:
+        header = picture_header(file)
+        if (header.height, header.width) != (height, width):
+            raise InvalidInputError(
+                f"the model was trained on images of {height}×{width} pixels, but {file} has"
+                f" {header.height}×{header.width}; --resize brings all to the model's size"
+            )
 
 
 def _form_of(output: Path | None) -> str:

@@ -77,5 +77,5 @@ def show_presets(name: str | None, dataset: str) -> None:
         return
     table = plain_table("preset", "what it is")
     for each in names():
-        table.add_row(each, preset(each).description)
+        table.add_row(each, textwrap.fill(preset(each).description, 60))
     console().print(table)

@@ -24,15 +24,6 @@ from convdkm.training.batches import Batches
 from convdkm.training.loop import Trainer
 from convdkm.training.world import find_device
 
-try:
-    from sklearn.utils.validation import validate_data
-except ImportError:  # before scikit-learn 1.6
-
-    def validate_data(estimator: Any, *arrays: Any, **options: Any) -> Any:
-        """As that of scikit-learn 1.6."""
-        return estimator._validate_data(*arrays, **options)
-
-
 INITIALISING_SAMPLES = 512
 PREDICTED_AT_ONCE = 1000
 
@@ -149,7 +140,8 @@ class MachineClassifier(ClassifierMixin, MachineEstimator):
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of every sample."""
         best = self.predict_log_proba(X).argmax(1)
-        return self.classes_[best]
+        labels: NDArray[Any] = self.classes_[best]
+        return labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probability of every class, in the order of ``classes_``."""

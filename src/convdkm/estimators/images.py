@@ -14,19 +14,15 @@ from torch import Tensor
 from convdkm.architectures import resnet
 from convdkm.data.whitening import make_whitening
 from convdkm.errors import InvalidInputError
-from convdkm.estimators.base import (
-    INITIALISING_SAMPLES,
-    MachineClassifier,
-    MachineEstimator,
-    validate_data,
-)
+from convdkm.estimators.base import INITIALISING_SAMPLES, MachineClassifier
+from convdkm.estimators.compat import validate_data
 from convdkm.estimators.options import as_dtype, as_integer, as_integers, as_kernel, as_nu
 from convdkm.estimators.shapes import Shape, as_rows, axes, full_shape, shape_and_layout
 from convdkm.kernels import Kernel
 from convdkm.model import DeepKernelMachine
 
 
-class ConvDKMClassifier(MachineClassifier, MachineEstimator):
+class ConvDKMClassifier(MachineClassifier):
     """Classification of images by a convolutional deep kernel machine.
 
     A small residual machine (:func:`convdkm.resnet`) by the recipe of the preset ``quick``.
@@ -180,7 +176,8 @@ class ConvDKMClassifier(MachineClassifier, MachineEstimator):
     def _inputs(self, X: Any) -> Tensor:
         rows, _ = self._rows(X, self.image_shape_)
         rows = validate_data(self, rows, dtype=self._numpy_dtype, reset=False)
-        return self.whitening_(self._as_images(rows))
+        whitened: Tensor = self.whitening_(self._as_images(rows))
+        return whitened
 
     def _as_images(self, rows: NDArray[Any]) -> Tensor:
         return torch.tensor(rows.reshape(-1, *self.image_shape_))

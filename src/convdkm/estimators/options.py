@@ -26,7 +26,7 @@ KernelName = Literal[
 ]
 
 _KERNELS: dict[str, Callable[[], Kernel]] = {
-    "arc-cosine": ArcCosine,
+    "arc-cosine": lambda: ArcCosine(weight_variance=1.0, bias_variance=0.1),
     "squared-exponential": lambda: SquaredExponential(learn=True),
     "matern": lambda: Matern(learn=True),
     "rational-quadratic": lambda: RationalQuadratic(learn=True),
@@ -35,7 +35,7 @@ _KERNELS: dict[str, Callable[[], Kernel]] = {
 
 
 def as_kernel(kernel: object) -> Kernel:
-    """A kernel given by its name or as itself; length scales of those by name are learned."""
+    """A kernel given by its name or as itself; what those by name can learn, they do."""
     if isinstance(kernel, Kernel):
         return kernel
     if not isinstance(kernel, str) or kernel not in _KERNELS:
@@ -46,7 +46,7 @@ def as_kernel(kernel: object) -> Kernel:
 
 def as_integer(name: str, value: Any, least: int = 1) -> int:
     """An integer of at least ``least``, whether Python's or NumPy's."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+    if type(value) is bool or not isinstance(value, Integral) or value < least:
         raise InvalidInputError(f"{name} must be an integer of {least} or more, got {value!r}")
     return int(value)
 
@@ -60,7 +60,7 @@ def as_integers(name: str, value: Any) -> tuple[int, ...]:
 
 def as_positive(name: str, value: Any) -> float:
     """A finite number above zero, whether Python's or NumPy's."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value < math.inf:
+    if type(value) is bool or not isinstance(value, Real) or not 0 < float(value) < math.inf:
         raise InvalidInputError(f"{name} must be a positive, finite number, got {value!r}")
     return float(value)
 
@@ -73,7 +73,7 @@ def as_nu(value: Any) -> float | tuple[float, ...]:
 
 
 def _one_nu(value: Any) -> float:
-    if not isinstance(value, Real) or isinstance(value, bool) or not value >= 0:
+    if type(value) is bool or not isinstance(value, Real) or not float(value) >= 0:
         raise InvalidInputError(f"nu must lie between 0 and infinity, got {value!r}")
     return float(value)
 

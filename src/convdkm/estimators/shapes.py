@@ -54,7 +54,7 @@ def shape_and_layout(image: Shape, expected: Shape | None) -> tuple[Shape, bool]
 def axes(X: Any) -> int:
     """Number of axes of anything like an array."""
     known = getattr(X, "ndim", None)
-    return known if isinstance(known, int) else np.ndim(X)
+    return known if isinstance(known, int) else np.asarray(X).ndim
 
 
 def as_rows(images: Any, channels_last: bool) -> NDArray[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from convdkm.architectures import fully_connected
-from convdkm.estimators.base import MachineClassifier, MachineEstimator, validate_data
+from convdkm.estimators.base import MachineClassifier, MachineEstimator
+from convdkm.estimators.compat import validate_data
 from convdkm.estimators.options import as_integer, as_kernel, as_nu, as_positive
 from convdkm.kernels import Kernel
 from convdkm.model import DeepKernelMachine
@@ -27,7 +29,7 @@ class _OnVectors(MachineEstimator):
 
     inducing: int
     depth: int
-    nu: float
+    nu: float | Sequence[float]
     kernel: str | Kernel
     standardise: bool
     n_features_in_: int
@@ -101,7 +103,7 @@ class DKMClassifier(MachineClassifier, _OnVectors):
         inducing: int = 100,
         depth: int = 2,
         *,
-        nu: float = 1.0,
+        nu: float | Sequence[float] = 10.0,
         kernel: str | Kernel = "arc-cosine",
         standardise: bool = True,
         epochs: int | None = None,
@@ -173,7 +175,7 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
         inducing: int = 100,
         depth: int = 2,
         *,
-        nu: float = 1.0,
+        nu: float | Sequence[float] = 10.0,
         kernel: str | Kernel = "arc-cosine",
         noise: float = 0.1,
         standardise: bool = True,

@@ -82,6 +82,8 @@ class GramLayer(Layer):
             so that the layer follows changes of the layers below; needs no data to start.
         initial_scale: α², G_ii starts at α² K_ii; 1 (the NNGP) in the paper.
         learn_scale: learn one more number, the logarithm of a factor of G_ii (published runs).
+        divided: learn R with G_ii = R Rᵀ / P_i: the same machine, but a step of Adam moves it by
+            less.
     """
 
     factor: Tensor
@@ -96,6 +98,7 @@ class GramLayer(Layer):
         parameterisation: Parameterisation = "direct",
         initial_scale: float = 1.0,
         learn_scale: bool = False,
+        divided: bool = False,
     ) -> None:
         super().__init__()
         check_positive(num_inducing=num_inducing)
@@ -105,12 +108,13 @@ class GramLayer(Layer):
         check_choice("parameterisation", parameterisation, Parameterisation)
         self.num_inducing, self.nu = num_inducing, float(nu)
         self.parameterisation, self.initial_scale = parameterisation, float(initial_scale)
+        self.divisor = float(num_inducing) ** 0.5 if divided else 1.0
         self._ready = True
         self.log_scale = None
         if self.is_nngp:
             return
         identity = torch.eye(num_inducing, dtype=INDUCING_DTYPE)
-        self.factor = nn.Parameter(initial_scale**0.5 * identity)
+        self.factor = nn.Parameter(self.divisor * initial_scale**0.5 * identity)
         if learn_scale:
             self.log_scale = nn.Parameter(torch.zeros((), dtype=INDUCING_DTYPE))
         self._ready = parameterisation == "whitened"
@@ -132,7 +136,7 @@ class GramLayer(Layer):
                 " load a state_dict first"
             )
         kernel_factor = cholesky(ii, "the kernel matrix K_ii")
-        free = self.factor.tril()
+        free = self.factor.tril() / self.divisor
         if self.log_scale is not None:
             free = free * (0.5 * self.log_scale).exp()
         if self.parameterisation == "whitened":
@@ -155,7 +159,7 @@ class GramLayer(Layer):
             start = torch.eye(self.num_inducing, dtype=INDUCING_DTYPE, device=gram.device)
             if self.parameterisation == "direct":
                 start = cholesky(gram.ii, "the kernel matrix K_ii")
-            self.factor.copy_(self.initial_scale**0.5 * start)
+            self.factor.copy_(self.divisor * self.initial_scale**0.5 * start)
             if self.log_scale is not None:
                 self.log_scale.zero_()
             self._set_ready(True)

@@ -16,11 +16,8 @@ def build_model(
 ) -> DeepKernelMachine:
     """The residual machine that a configuration describes."""
     stages = len(config.inducing)
-    if len(config.blocks) != stages:
-        raise InvalidInputError(
-            f"inducing {config.inducing} and blocks {config.blocks} must have one number for each"
-            " stage"
-        )
+    blocks = _for_stages("blocks", config.blocks, stages)
+    strides = None if config.strides is None else _for_stages("strides", config.strides, stages)
     kernel = ArcCosine(
         config.arccos_order,
         weight_variance=config.weight_variance,
@@ -31,13 +28,13 @@ def build_model(
         "jitter",
         "statistics",
         "centre",
-        "strides",
         "kernel_size",
         "border",
         "mixing",
         "gram_parameterisation",
         "gram_scale",
         "learn_gram_scale",
+        "divide_gram",
         "skip_weight",
         "learn_skip",
         "top",
@@ -52,10 +49,23 @@ def build_model(
         in_channels,
         num_classes,
         config.inducing,
-        config.blocks,
+        blocks,
+        strides=strides,
         kernel=kernel,
         normalisation=(config.inducing_norm, config.data_norm),
         scaling=(config.inducing_scale, config.data_scale),
         dtype=dtype,
         **{name: getattr(config, name) for name in same},
     )
+
+
+def _for_stages(name: str, values: tuple[int, ...], stages: int) -> tuple[int, ...]:
+    """One number for every stage, from one for each or one for all."""
+    if len(values) == 1:
+        return values * stages
+    if len(values) != stages:
+        raise InvalidInputError(
+            f"there are {stages} stages, by the numbers of inducing points, but {len(values)}"
+            f" {name}: give one number for each stage, or one for all"
+        )
+    return values

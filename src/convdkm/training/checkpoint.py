@@ -59,7 +59,10 @@ def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read and check a checkpoint; raises :class:`CheckpointError` that says what is wrong."""
     if not path.is_file():
-        raise CheckpointError(f"there is no checkpoint {path}")
+        raise CheckpointError(
+            f"there is no checkpoint {path}; a run that ended before its first one is started anew"
+            " with --overwrite"
+        )
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

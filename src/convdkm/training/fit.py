@@ -102,10 +102,7 @@ def resume(
         options: of the recipe that may change, such as ``device``.
     """
     folder = Path(folder)
-    config = read_config(folder)
-    if options:
-        config = config.updated(options)
-        write_text(folder / CONFIG, config.to_yaml())
+    config = read_config(folder).updated(options)
     dataset = None if data is None else as_dataset(data)[0] or load_dataset(config)
     with joined_world() as world:
         checkpoint, warning = CheckpointStore(folder / CHECKPOINTS).load()
@@ -119,6 +116,8 @@ def resume(
             stop=stop,
             checkpoint=checkpoint,
         )
+        if options and world.leads:  # now that they are known to work
+            write_text(folder / CONFIG, config.to_yaml())
         if warning is not None and world.leads:
             session.tell(warning)
         return session.run()
@@ -219,6 +218,8 @@ class Session:
         }
         if self.folder is not None:
             detail["folder"] = str(self.folder)
+        if self.folder is not None and self.world.leads:
+            (self.folder / METRICS).unlink(missing_ok=True)  # of a shorter run
         with trainer.sinks:
             progress = trainer.run(trainer.info(config.data.dataset, **detail))
         self.result.step = progress.step
@@ -263,9 +264,9 @@ class Session:
 
     def _make_folder(self, folder: Path) -> None:
         """A new folder with the settings in it, made once everything else is known to work."""
-        if folder.is_dir():
+        if folder.is_dir() and any(folder.iterdir()):
             shutil.rmtree(folder)
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / CONFIG, self.config.to_yaml())
         write_json(folder / ENVIRONMENT, environment())
 

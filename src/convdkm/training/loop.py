@@ -113,7 +113,9 @@ class Trainer:
         saved = clock.seconds
         self.sinks.start(info or self.info())
         self._snapshot.take()
-        with torch.random.fork_rng(devices=[]):
+        device = self.model.device
+        forked = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices=forked):
             while progress.step < self.total_steps:
                 epoch, first = divmod(progress.step, steps)
                 for inputs, targets in self.batches.epoch(epoch, first):

@@ -1,0 +1,124 @@
+"""Help pages: complete, readable at 80 columns, and there at once."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from cli_helpers import call, fail, start, succeed
+
+from convdkm import __version__
+from convdkm.config import SECTION
+
+PAGES = [
+    [],
+    ["train"],
+    ["resume"],
+    ["evaluate"],
+    ["predict"],
+    ["show"],
+    ["presets"],
+    ["data"],
+    ["data", "list"],
+    ["data", "verify"],
+    ["data", "fetch"],
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=" ".join)
+def test_a_page_fits_into_80_columns_and_says_what_everything_is(page):
+    text = succeed(*page, "--help").out
+    assert max(map(len, text.splitlines())) <= 80
+    assert text.startswith(f"Usage: {' '.join(['convdkm', *page])} ")
+    assert "…" not in text.replace(",…", "").replace("COMMAND …", "").replace("mps, …", "").replace(
+        "NAME…", ""
+    ).replace("FOLDER…", ""), "something was cut off"
+    for sign in ("[[", "{", "<bool>", "[dim]", "[required]"):
+        assert sign not in text
+
+
+def test_every_field_of_the_configuration_is_an_option_of_train():
+    text = succeed("train", "--help").out
+    for name in SECTION:
+        if name != "dataset":
+            assert f"  --{name.replace('_', '-')}" in text
+    for group in ("Data:", "Machine:", "Training:"):
+        assert f"\n{group}\n" in text
+    assert "--nu X,…" in text
+    assert "--top gap|linear|gap+mix|linear+mix" in text
+
+
+@pytest.mark.parametrize("alone", [[], ["data"]])
+def test_without_a_command_the_help_is_shown(alone):
+    assert succeed(*alone).out.strip() == succeed(*alone, "--help").out.strip()
+
+
+def test_the_version():
+    assert succeed("--version").out == f"convdkm {__version__}\n"
+
+
+def test_an_unknown_command_suggests_the_nearest():
+    assert "'train'" in fail("trian")
+    assert "'fetch'" in fail("data", "fetsh")
+    assert "See `convdkm show --help`" in fail("show")
+
+
+LOADED = """
+import json, sys
+from convdkm.cli import run
+code = run(json.loads(sys.argv[1]))
+print(json.dumps([code, sorted({name.split(".")[0] for name in sys.modules})]), file=sys.stderr)
+"""
+
+
+def loaded(*arguments: str) -> set[str]:
+    """The packages that a command has imported by its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, json.dumps(arguments)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    code, names = json.loads(done.stderr.splitlines()[-1])
+    assert code == 0 or "--help" not in arguments
+    return set(names)
+
+
+@pytest.mark.parametrize("command", [["--help"], ["--version"]])
+def test_help_waits_for_nothing_slow(command):
+    assert not loaded(*command) & {"torch", "numpy", "sklearn", "scipy", "pydantic"}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["train", "--help"], ["train", "--epochs", "0"], ["train", "cifra10"], ["data", "list"]],
+    ids=" ".join,
+)
+def test_what_needs_no_machine_does_not_wait_for_one(command):
+    assert not loaded(*command) & {"torch", "numpy", "sklearn", "scipy"}
+
+
+def test_the_module_runs_and_its_errors_are_exit_codes():
+    process = start("train", "--epochs", 0)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert out == ""
+    assert err.startswith("Error: ")
+    assert "Traceback" not in err
+
+
+def test_memory_that_is_not_there_is_an_error_of_one_line(monkeypatch):
+    def presets(name, dataset):
+        raise MemoryError
+
+    monkeypatch.setattr("convdkm.cli.show.show_presets", presets)
+    assert "out of memory" in fail("presets")
+
+
+def test_an_error_of_the_program_itself_is_not_hidden(monkeypatch):
+    def presets(name, dataset):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr("convdkm.cli.show.show_presets", presets)
+    with pytest.raises(RuntimeError, match="a bug"):
+        call("presets")

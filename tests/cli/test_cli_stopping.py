@@ -1,0 +1,234 @@
+"""Runs that are stopped, killed or damaged, and what goes on from there."""
+
+import csv
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from cli_helpers import QUICK, TINY, call, fail, start, succeed
+
+from convdkm.cli import interrupt as interrupt_module
+from convdkm.cli.interrupt import Interrupt
+
+OPTIONS = [*QUICK, *TINY, "--epochs", 3]
+CLOCKS = ("seconds", "images_per_second")
+
+
+@pytest.fixture(scope="module")
+def whole(arrays, tmp_path_factory) -> Path:
+    """A run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    succeed("train", arrays, *OPTIONS, "-o", folder, "-q")
+    return folder
+
+
+def metrics(folder: Path) -> dict[str, float]:
+    values = json.loads((folder / "metrics.json").read_text())
+    del values["seconds"]
+    return values
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return [
+            {name: cell for name, cell in row.items() if name not in CLOCKS}
+            for row in csv.DictReader(file)
+        ]
+
+
+def require_same(folder: Path, whole: Path) -> None:
+    assert metrics(folder) == metrics(whole)
+    for name in ("steps.csv", "epochs.csv", "layers.csv"):
+        assert rows(folder / name) == rows(whole / name)
+
+
+def signalled_after(steps: int, number: int, folder: Path, *arguments):
+    """A training process that was sent a signal after so many steps; its code and output."""
+    process = start("train", *arguments, "-o", folder, start_new_session=True)
+    end = time.monotonic() + 90
+    try:
+        while not (folder / "steps.csv").exists() or len(rows(folder / "steps.csv")) < steps:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < end, "no step in 90 s"
+            time.sleep(0.01)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+def test_ctrl_c_saves_and_a_resumed_run_ends_as_if_never_stopped(arrays, whole, tmp_path):
+    folder = tmp_path / "a run"
+    code, out, err = signalled_after(6, signal.SIGINT, folder, arrays, *OPTIONS)
+    assert code == 130
+    assert "Traceback" not in err
+    assert "Stopping after this step" in err
+    *_, command, last = out.splitlines()
+    assert last == str(folder)
+    assert command == f"  convdkm resume '{folder}'"
+    assert not (folder / "metrics.json").exists()
+    assert 6 <= len(rows(folder / "steps.csv")) < 12
+
+    resumed = succeed("resume", folder)
+    assert "continues after step" in resumed.out
+    assert resumed.last_line == str(folder)
+    require_same(folder, whole)
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(arrays, whole, tmp_path):
+    folder = tmp_path / "run"
+    code, _, _ = signalled_after(6, signal.SIGKILL, folder, arrays, *OPTIONS)
+    assert code == -signal.SIGKILL
+    assert succeed("resume", folder, "--quiet").last_line == str(folder)
+    require_same(folder, whole)
+
+
+def test_a_finished_run_is_not_trained_again_unless_asked_for_more(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "run")
+    outcome = succeed("resume", folder)
+    assert "finished: 3 epochs, 12 steps" in outcome.out
+    assert "accuracy" in outcome.out
+    assert outcome.last_line == str(folder)
+    assert (folder / "metrics.json").read_bytes() == (whole / "metrics.json").read_bytes()
+
+    longer = succeed("resume", folder, "--epochs", 4, "-q")
+    assert longer.last_line == str(folder)
+    assert metrics(folder)["epochs"] == 4
+    assert [row["epoch"] for row in rows(folder / "epochs.csv")] == ["1", "2", "3", "4"]
+    assert "finished: 4 epochs" in succeed("resume", folder).out
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.fixture
+def damaged(whole, tmp_path) -> Path:
+    """A run, not yet finished, whose last checkpoint is cut in half."""
+    folder = shutil.copytree(whole, tmp_path / "run")
+    (folder / "metrics.json").unlink()
+    cut(folder / "checkpoints" / "last.safetensors")
+    return folder
+
+
+def test_a_damaged_checkpoint_is_replaced_by_the_one_before(damaged, whole, photos):
+    words = ("last.safetensors", "going back to the checkpoint before")
+    for command in ("show", "evaluate"):
+        outcome = succeed(command, damaged)
+        assert all(word in outcome.err for word in words)
+        assert len(outcome.err.splitlines()) == 1
+    image = photos / "cat" / "0.png"
+    outcome = succeed("predict", damaged, image, "--resize", "--format", "json")
+    assert all(word in outcome.err for word in words)
+    assert json.loads(outcome.out)[0]["image"] == str(image)
+
+    outcome = succeed("resume", damaged, "-q")
+    assert all(word in outcome.err for word in words)
+    require_same(damaged, whole)
+
+
+def test_two_damaged_checkpoints_are_an_error(damaged):
+    cut(damaged / "checkpoints" / "previous.safetensors")
+    for command in ("show", "evaluate", "resume"):
+        message = fail(command, damaged)
+        assert "damaged or cut short" in message
+
+
+def test_a_folder_without_a_run_is_an_error(tmp_path):
+    for command in ("show", "evaluate", "resume"):
+        assert "does not exist" in fail(command, tmp_path / "nothing")
+        assert "no config.yaml" in fail(command, tmp_path)
+    (tmp_path / "config.yaml").write_text("epochs: 1\n")
+    assert "checkpoint" in fail("show", tmp_path)
+
+
+def test_a_mistake_in_resume_changes_nothing(whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "run")
+    before = (folder / "config.yaml").read_text()
+    assert "epochs" in fail("resume", folder, "--epochs", "0")
+    assert "cuda:77" in fail("resume", folder, "--epochs", 5, "--device", "cuda:77")
+    assert (folder / "config.yaml").read_text() == before
+
+
+# -- the signals themselves ------------------------------------------------------------------------
+
+
+def test_a_second_ctrl_c_insists_but_an_echo_does_not(monkeypatch, capfd):
+    now = [100.0]
+    monkeypatch.setattr(interrupt_module.time, "monotonic", lambda: now[0])
+    handler = signal.getsignal(signal.SIGINT)
+    with Interrupt("stopping") as interrupt:
+        assert not interrupt()
+        signal.raise_signal(signal.SIGINT)
+        now[0] += 0.2
+        signal.raise_signal(signal.SIGINT)  # torchrun passes on what the terminal sent as well
+        assert interrupt()
+        now[0] += 2
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert interrupt.exit_code == 130
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert capfd.readouterr().err == "\nstopping\n"
+
+
+def test_a_request_to_terminate_is_polite_as_well():
+    with Interrupt() as interrupt:
+        signal.raise_signal(signal.SIGTERM)
+    assert interrupt()
+    assert interrupt.exit_code == 143
+
+
+def test_ctrl_c_twice_stops_at_once(arrays, tmp_path, monkeypatch):
+    def insist(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("convdkm.training.loop.Trainer.run", insist)
+    folder = tmp_path / "run"
+    outcome = call("train", arrays, *OPTIONS, "-o", folder)
+    assert outcome.code == 130
+    assert f"convdkm resume {folder}" in outcome.out
+    assert outcome.last_line == str(folder)
+
+
+def test_ctrl_c_in_another_command(digits_run, monkeypatch):
+    def insist(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("convdkm.summary.summarise", insist)
+    outcome = call("show", digits_run)
+    assert outcome.code == 130
+    assert "Traceback" not in outcome.err
+
+
+# -- several processes -----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="gloo on Linux")
+def test_two_processes_train_one_machine(arrays, tmp_path):
+    folder = tmp_path / "run"
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", _port())
+    process = start(
+        *("-m", "convdkm", "train", arrays, *QUICK, *TINY, "--epochs", 2, "-o", folder),
+        program=torchrun,
+    )
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert "Traceback" not in err
+    assert out.splitlines()[-1] == str(folder)
+    assert out.count(str(folder)) == 2, "one process speaks: at the start, and in the last line"
+    assert [row["step"] for row in rows(folder / "steps.csv")] == [str(n) for n in range(1, 9)]
+    assert metrics(folder)["steps"] == 8
+    evaluated = json.loads(succeed("evaluate", folder, "--json").out)
+    assert evaluated["test_log_likelihood"] == pytest.approx(
+        metrics(folder)["test_log_likelihood"], rel=1e-5
+    )
+
+
+def _port() -> str:
+    return str(20000 + os.getpid() % 20000)
