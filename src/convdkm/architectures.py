@@ -71,6 +71,7 @@ def resnet(
     centre: bool = False,
     strides: Sequence[int] | None = None,
     kernel_size: int = 3,
+    input_stride: int = 1,
     border: Border = "zero",
     mixing: MixingInit = "random",
     gram_parameterisation: Parameterisation = "direct",
@@ -113,6 +114,8 @@ def resnet(
         centre: put a :class:`Centre` before every normalisation.
         strides: of the first block of every stage; ``(1, 2, 2, …)`` by default.
         kernel_size: of the input patches and all convolutions but the shortcuts.
+        input_stride: stride of the input patches; 2 quarters the cost of the layers before the
+            first strided block.
         border: what Γ_tt does at the border, see :class:`Conv`.
         mixing: how the mixing weights start, ``"random"`` or real ``"patches"``.
         gram_parameterisation, gram_scale, learn_gram_scale, divide_gram: see :class:`GramLayer`.
@@ -194,7 +197,9 @@ def resnet(
     body.update(norm())
 
     return DeepKernelMachine(
-        PatchInput(in_channels, inducing[0], kernel_size, border=border, ndim=ndim),
+        PatchInput(
+            in_channels, inducing[0], kernel_size, stride=input_stride, border=border, ndim=ndim
+        ),
         Sequential(body),
         GPHead(
             before,

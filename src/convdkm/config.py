@@ -136,6 +136,7 @@ class ModelConfig(Section):
         None, description="of the first block of every stage, or of all; 1,2,2,… by default"
     )
     kernel_size: PositiveInt = Field(3, description="side of the patches and convolutions")
+    input_stride: PositiveInt = Field(1, description="stride of the input patches")
     nu: Nu = Field(1.0, description="weight of the Gram layers' KL, 0 to inf; one, or one each")
     arccos_order: Literal[0, 1, 2] = Field(1, description="order of the arc-cosine kernel")
     weight_variance: Annotated[float, Field(gt=0)] | None = Field(

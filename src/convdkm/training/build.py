@@ -29,6 +29,7 @@ def build_model(
         "statistics",
         "centre",
         "kernel_size",
+        "input_stride",
         "border",
         "mixing",
         "gram_parameterisation",
