@@ -1,6 +1,7 @@
 """fit, resume and Run: in memory and as a folder."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -300,3 +301,16 @@ def test_whole_data_sets_are_whitened_as_in_training(kept):
     figures = kept.evaluate(data.test_images, data.test_labels)
     assert figures["accuracy"] == kept.metrics["test_accuracy"]
     assert figures["log_likelihood"] == kept.metrics["test_log_likelihood"]
+
+
+def test_resuming_with_other_data_is_refused(kept):
+    other = replace(load_digits(), class_names=tuple("abcdefghij"))
+    with pytest.raises(InvalidInputError, match="not what this run was trained on: class_names"):
+        resume(kept.folder, data=other)
+
+
+def test_the_data_set_of_a_configuration(kept):
+    options = {"epochs": 1}
+    assert fit(kept.config, **options).config.data.dataset == "digits"
+    assert fit(kept.config, load_digits(), **options).metrics["train_images"] == 90
+    assert fit("quick", "Digits", **{**TINY, **options}).config.training.calibrate == 2048

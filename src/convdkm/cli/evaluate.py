@@ -10,8 +10,8 @@ from convdkm.cli.output import console, metrics_table, warn
 from convdkm.cli.settings import checked_dataset
 from convdkm.errors import InvalidInputError
 from convdkm.training.checkpoint import Which
-from convdkm.training.fit import load_dataset, prepared
 from convdkm.training.run import Run, class_metrics
+from convdkm.training.sources import load_dataset, prepared
 
 
 def open_run(folder: Path, checkpoint: str, device: str | None) -> Run:

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from convdkm.config import DataConfig, RunConfig
-from convdkm.data import Dataset, from_arrays, from_torch, load
+from convdkm.config import RunConfig
+from convdkm.data import Dataset
 from convdkm.data.whitening import make_whitening
 from convdkm.errors import InvalidInputError
 from convdkm.files import write_json, write_text
@@ -36,6 +35,7 @@ from convdkm.training.run import (
     read_config,
 )
 from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
+from convdkm.training.sources import as_dataset, load_dataset, prepared
 from convdkm.training.world import World, find_device, joined_world
 
 Stop = Callable[[], bool]
@@ -43,7 +43,7 @@ Stop = Callable[[], bool]
 
 def fit(
     model: str | RunConfig | DeepKernelMachine = "quick",
-    data: Any = "digits",
+    data: Any = None,
     *,
     folder: str | Path | None = None,
     overwrite: bool = False,
@@ -57,7 +57,8 @@ def fit(
         model: a preset's name, a whole configuration, or a machine of your own (trained by the
             recipe of the preset ``quick`` where ``options`` do not say otherwise).
         data: the name of a data set, a path, a :class:`~convdkm.data.Dataset`, a pair
-            ``(images, labels)`` or four arrays (training, then test), or a PyTorch dataset.
+            ``(images, labels)`` or four arrays (training, then test), or a PyTorch dataset; that of
+            the configuration, or the digits, by default.
         folder: keep the run there: settings, metrics of every step, checkpoints. In memory only by
             default.
         overwrite: replace a run that is in the folder.
@@ -68,9 +69,11 @@ def fit(
     Returns:
         The run, with its figures in ``run.metrics``.
     """
+    if data is None:
+        data = model.data.dataset if isinstance(model, RunConfig) else "digits"
     dataset, name = as_dataset(data)
     if isinstance(model, RunConfig):
-        config = model.updated({"dataset": name, **options} if dataset else options)
+        config = model.updated({**options, "dataset": name})
     else:
         chosen = preset(model if isinstance(model, str) else "quick")
         config = chosen.config(name, **options)
@@ -158,6 +161,8 @@ class Session:
         dataset = load_dataset(config, self.tell) if dataset is None else dataset
         dataset, self.held_out = prepared(dataset, data)
         self.dataset = dataset
+        if checkpoint is not None:
+            self._check_unchanged(checkpoint)
 
         whitening = make_whitening(data.whitening, data.zca_epsilon)
         if checkpoint is None:
@@ -236,6 +241,21 @@ class Session:
                 "this run trains a machine of your own; resume it in Python, with"
                 " resume(folder, model=…)"
             )
+
+    def _check_unchanged(self, checkpoint: Checkpoint) -> None:
+        """Raise if the data is not that of the run."""
+        data, before = self.dataset, checkpoint.description
+        now = {
+            "num_data": len(data.train_images),
+            "class_names": list(data.class_names),
+            "image_shape": list(data.train_images.shape[1:]),
+        }
+        for name, value in now.items():
+            if before[name] != value:
+                raise InvalidInputError(
+                    f"the data is not what this run was trained on: {name} is {value}, and was"
+                    f" {before[name]}"
+                )
 
     def _initialised(
         self, model: DeepKernelMachine | None, whitening: Any, checkpoint: Checkpoint | None
@@ -317,48 +337,6 @@ class Session:
             "test_images": len(self.dataset.test_images),
             "parameters": parameters,
         }
-
-
-def load_dataset(config: RunConfig, report: Callable[[str], None] | None = None) -> Dataset:
-    """The data set that a configuration names."""
-    data = config.data
-    return load(
-        data.dataset,
-        data_dir=data.data_dir,
-        image_size=data.image_size,
-        channels=data.channels,
-        skip_bad=data.skip_bad,
-        test_fraction=data.test_fraction,
-        report=report,
-    )
-
-
-def prepared(dataset: Dataset, config: DataConfig) -> tuple[Dataset, tuple[Tensor, Tensor] | None]:
-    """The part of a data set that a run uses, and what it holds out for validation."""
-    if config.train_size is not None or config.test_size is not None:
-        dataset = dataset.subset(config.train_size, config.test_size)
-    if not dataset.has_test:
-        dataset = dataset.with_split(config.test_fraction)
-    if not config.validation:
-        return dataset, None
-    dataset, images, labels = dataset.hold_out(config.validation)
-    return dataset, (images, labels)
-
-
-def as_dataset(data: Any) -> tuple[Dataset | None, str]:
-    """Images from Python as a data set, and what to call it; None for one that has to be loaded."""
-    if isinstance(data, (str, Path)):
-        return None, str(data)
-    if isinstance(data, Dataset):
-        return data, data.name or "images"
-    if isinstance(data, (tuple, list)) and len(data) in (2, 4):
-        return from_arrays(*data), "arrays"
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return from_torch(data), type(data).__name__
-    raise InvalidInputError(
-        "data must be a name, a path, a Dataset, (images, labels), (images, labels, test images,"
-        f" test labels) or a PyTorch dataset; got {type(data).__name__}"
-    )
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
