@@ -64,6 +64,18 @@ def test_a_set_is_fetched_from_a_mirror(mirror, tmp_path):
     assert again.out == outcome.out
 
 
+def test_force_replaces_a_damaged_file(mirror, tmp_path):
+    place = tmp_path / "data"
+    command = ["data", "fetch", "cifar10", "--mirror", mirror, "--data-dir", place]
+    succeed(*command)
+    whole = (place / ARCHIVE).read_bytes()
+    (place / ARCHIVE).write_bytes(whole[:-1])
+    succeed(*command)
+    assert (place / ARCHIVE).read_bytes() != whole
+    succeed(*command, "--force")
+    assert (place / ARCHIVE).read_bytes() == whole
+
+
 def test_a_file_that_is_not_the_published_one_is_not_kept(mirror, tmp_path):
     (tmp_path / "served" / ARCHIVE).write_bytes(b"something else")
     outcome = call("data", "fetch", "cifar10", "--mirror", mirror, "--data-dir", tmp_path / "data")

@@ -259,6 +259,9 @@ def data_fetch(
     mirror: Annotated[
         str | None, typer.Option(metavar="URL", help="download from here instead")
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="replace files that are there but not as published")
+    ] = False,
 ) -> None:
     """Download data sets from their official addresses.
 
@@ -266,7 +269,7 @@ def data_fetch(
     """
     from convdkm.cli.data import fetch_sets
 
-    fetch_sets(names, data_dir, mirror)
+    fetch_sets(names, data_dir, mirror, force=force)
 
 
 def build_app(*, options: bool = True) -> typer.Typer:

@@ -63,7 +63,9 @@ def verify_sets(names: list[str], data_dir: str | None) -> None:
         sys.exit(1)
 
 
-def fetch_sets(names: list[str], data_dir: str | None, mirror: str | None) -> None:
+def fetch_sets(
+    names: list[str], data_dir: str | None, mirror: str | None, *, force: bool = False
+) -> None:
     """Download sets, with a progress bar for each file."""
     from convdkm.data.download import fetch
 
@@ -83,6 +85,9 @@ def fetch_sets(names: list[str], data_dir: str | None, mirror: str | None) -> No
                 tasks[file] = progress.add_task(file, total=total)
             progress.update(tasks[file], completed=done, total=total)
 
-        places = [fetch(known.name, data_dir, progress=show, base_url=mirror) for known in chosen]
+        places = [
+            fetch(known.name, data_dir, progress=show, base_url=mirror, force=force)
+            for known in chosen
+        ]
     for known, place in zip(chosen, places, strict=True):
         print(f"{known.name}: {'embedded' if known.format == 'embedded' else place}")
