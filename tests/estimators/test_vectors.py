@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from sklearn.base import clone
@@ -158,7 +159,6 @@ def test_a_fitted_estimator_can_be_pickled(iris, diabetes):
 
 
 def test_feature_names_are_remembered(iris):
-    pandas = pytest.importorskip("pandas")
     X, y = iris
     frame = pandas.DataFrame(X, columns=list("abcd"))
     classifier = small_classifier(epochs=2).fit(frame, y)
