@@ -40,7 +40,7 @@ from convdkm.choices import (
 )
 from convdkm.errors import InvalidInputError
 
-Whitening = Literal["zca", "zca-paper", "standardise", "none"]
+Whitening = Literal["zca", "zca-paper", "standardise", "scale", "none"]
 Patches = Literal["whitened", "standardised", "raw"]
 AugmentStage = Literal["before-whitening", "after-whitening"]
 ScheduleName = Literal["steps", "one-cycle", "cosine", "constant"]
@@ -109,7 +109,9 @@ class DataConfig(Section):
     )
     skip_bad: bool = Field(False, description="leave out images that cannot be read")
     whitening: Whitening = Field(
-        "zca", description="of the images: ZCA (as published or as in the text), channels, or none"
+        "zca",
+        description="of the images: ZCA (as published or as in the text), channels to mean 0 and"
+        " variance 1, channels to variance 1 alone, or none",
     )
     zca_epsilon: Annotated[float, Field(ge=0)] = Field(0.1, description="regulariser of ZCA")
     crop: Annotated[int, Field(ge=0)] = Field(

@@ -195,3 +195,12 @@ def test_real_mnist_is_whitened(data_folder):
     whitened = whitening(data.test_images)
     assert whitened.isfinite().all()
     assert 0.5 < float(whitened.std()) < 2
+
+
+def test_scaling_alone_keeps_black_black():
+    images = torch.rand(50, 2, 4, 4, generator=torch.Generator().manual_seed(0))
+    images[:, 1] *= 3
+    scaled = make_whitening("scale").fit(images)(images)
+    torch.testing.assert_close(scaled.std((0, 2, 3), correction=0), torch.ones(2))
+    black = make_whitening("scale").fit(images)(torch.zeros(1, 2, 4, 4))
+    assert not black.any()

@@ -13,7 +13,7 @@ from convdkm.data.moments import Moments
 from convdkm.errors import InvalidInputError, NotInitialisedError
 
 ZCAVariant = Literal["published", "paper"]
-WhiteningKind = Literal["zca", "zca-paper", "standardise", "none"]
+WhiteningKind = Literal["zca", "zca-paper", "standardise", "scale", "none"]
 
 MOST_PIXELS = 16_384
 
@@ -108,13 +108,18 @@ class ZCA(Whitening):
 
 
 class Standardise(Whitening):
-    r"""Each channel brought to mean 0 and variance 1 over the training images."""
+    """Each channel brought to mean 0 and variance 1 over the training images.
+
+    Args:
+        centre: subtract the mean; without it black stays zero, and only the scale is changed.
+    """
 
     mean: Tensor | None
     deviation: Tensor | None
 
-    def __init__(self) -> None:
+    def __init__(self, *, centre: bool = True) -> None:
         super().__init__()
+        self.centre = centre
         self.register_buffer("mean", None)
         self.register_buffer("deviation", None)
 
@@ -123,7 +128,7 @@ class Standardise(Whitening):
         _check_fittable(images)
         moments = [torch.var_mean(channel.double(), correction=0) for channel in images.unbind(1)]
         variance, mean = (torch.stack(moment) for moment in zip(*moments, strict=True))
-        self.mean = mean.float()
+        self.mean = mean.float() if self.centre else torch.zeros_like(mean).float()
         self.deviation = (1 / _inverse_root(variance, otherwise=1)).float()
         return self
 
@@ -154,8 +159,8 @@ def make_whitening(kind: WhiteningKind = "zca", epsilon: float = 0.1) -> Whiteni
     check_choice("whitening", kind, WhiteningKind)
     if kind == "none":
         return NoWhitening()
-    if kind == "standardise":
-        return Standardise()
+    if kind in ("standardise", "scale"):
+        return Standardise(centre=kind == "standardise")
     return ZCA(epsilon, "paper" if kind == "zca-paper" else "published")
 
 
