@@ -109,7 +109,7 @@ class MachineEstimator(BaseEstimator):
 
     def _inputs(self, X: Any) -> Tensor:
         """Samples to predict, checked, as the machine takes them."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define _inputs(X)")
 
     def _predict(self, X: Any) -> Prediction:
         check_is_fitted(self)
