@@ -41,18 +41,22 @@ GOOD = idx_bytes(np.zeros((4, 28, 28)))
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "starts with nothing"),
-        (b"not an idx file at all", "starts with 6e 6f 74 20, not 00 00 08 03"),
-        (idx_bytes([1, 2, 3]), "starts with 00 00 08 01, not 00 00 08 03"),
-        (GOOD[:2] + b"\x0d" + GOOD[3:], "starts with 00 00 0d 03"),
-        (GOOD[:10], "ends in its header"),
-        (GOOD[:-1], "only 3135 of 3136 are there"),
-        (GOOD + b"x", "more bytes than its header announces"),
-        (GOOD[:4] + b"\xff" * 12, "its header is damaged"),
-        (gzip.compress(GOOD)[:-20], "damaged or was cut short"),
-        (gzip.compress(GOOD)[:5], "damaged or was cut short"),
-        (gzip.compress(GOOD)[:-8] + b"12345678", "damaged or was cut short"),
-        (b"\x1f\x8b" + b"nonsense" * 9, "damaged or was cut short"),
+        pytest.param(b"", "starts with nothing", id="empty"),
+        pytest.param(
+            b"not an idx file at all", "starts with 6e 6f 74 20, not 00 00 08 03", id="foreign"
+        ),
+        pytest.param(idx_bytes([1, 2, 3]), "starts with 00 00 08 01, not 00 00 08 03", id="labels"),
+        pytest.param(GOOD[:2] + b"\x0d" + GOOD[3:], "starts with 00 00 0d 03", id="other-type"),
+        pytest.param(GOOD[:10], "ends in its header", id="cut-header"),
+        pytest.param(GOOD[:-1], "only 3135 of 3136 are there", id="cut-data"),
+        pytest.param(GOOD + b"x", "more bytes than its header announces", id="too-long"),
+        pytest.param(GOOD[:4] + b"\xff" * 12, "its header is damaged", id="mad-header"),
+        pytest.param(gzip.compress(GOOD)[:-20], "damaged or was cut short", id="cut-gzip"),
+        pytest.param(gzip.compress(GOOD)[:5], "damaged or was cut short", id="cut-gzip-header"),
+        pytest.param(
+            gzip.compress(GOOD)[:-8] + b"12345678", "damaged or was cut short", id="wrong-checksum"
+        ),
+        pytest.param(b"\x1f\x8b" + b"nonsense" * 9, "damaged or was cut short", id="foreign-gzip"),
     ],
 )
 def test_damaged_files_are_named(tmp_path, content, message):
