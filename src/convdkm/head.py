@@ -13,15 +13,7 @@ from convdkm.choices import Covariance, Parameterisation
 from convdkm.errors import GramError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype, require_inducing
-from convdkm.numerics import (
-    cholesky,
-    explained,
-    inverse_of_lower,
-    mix,
-    standard_normal,
-    whiten,
-    whitened_kl,
-)
+from convdkm.numerics import explained, factorised, mix, standard_normal, whitened_kl
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,13 +131,11 @@ class GPHead(nn.Module):
 
     def plan(self, ii: Tensor) -> HeadPlan:
         require_inducing(ii, self.num_inducing)
-        kernel_factor = cholesky(ii, "the prior covariance K_ii of the head")
+        _, whitening = factorised(ii, "the prior covariance K_ii of the head")
         mean, spread = self.mean, self.factor / self.divisor
         if self.parameterisation == "direct":
-            mean = whiten(kernel_factor, mean.T).T
-            spread = whiten(kernel_factor, spread)
-        kl = whitened_kl(spread, mean)
-        return HeadPlan(kl, inverse_of_lower(kernel_factor), mean, spread)
+            mean, spread = mean @ whitening.T, whitening @ spread
+        return HeadPlan(whitened_kl(spread, mean), whitening, mean, spread)
 
     def forward(self, gram: Gram) -> Marginals:
         return self.plan(gram.ii).marginals(gram.it, gram.tt)

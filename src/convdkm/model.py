@@ -11,14 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_positive
+from convdkm.elementwise import compiled_engine
 from convdkm.errors import InvalidInputError, NotFiniteError, located
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.head import GPHead, HeadPlan, Marginals
+from convdkm.kernels.arccos import ArcCosine
 from convdkm.layers.base import Layer, LayerKL, Plan
 from convdkm.layers.compose import prefixed
+from convdkm.layers.gram_layer import GramLayer
 from convdkm.layers.input import Input
 from convdkm.layers.norm import RunningStatistics
 from convdkm.likelihoods import Likelihood
+from convdkm.maps import channels_last
 from convdkm.prediction import Prediction
 
 
@@ -209,6 +213,21 @@ class DeepKernelMachine(nn.Module):
                     layer.momentum = momentum
         return self
 
+    def compile_elementwise(self) -> bool:
+        """Let ``torch.compile`` make the elementwise functions of kernels and Gram layers.
+
+        Worth the 10 to 40 s that it takes where many steps follow. Where nothing compiles (no C++
+        compiler), a warning is logged and PyTorch's own operations go on being used.
+
+        Returns:
+            Whether compiled functions are in use.
+        """
+        compiled = compiled_engine() is not None
+        for module in self.modules():
+            if isinstance(module, (ArcCosine, GramLayer)):
+                module.compiled = compiled
+        return compiled
+
     # -- the machine ---------------------------------------------------------------------------
 
     def plan(self) -> ModelPlan:
@@ -297,7 +316,8 @@ class DeepKernelMachine(nn.Module):
         return self._cast(inputs)
 
     def _cast(self, inputs: Tensor) -> Tensor:
-        given, inputs = inputs.dtype, inputs.to(self.device, self.dtype)
+        given = inputs.dtype
+        inputs = channels_last(inputs.to(self.device, self.dtype))
         if given != self.dtype:
             self.input.check_finite(inputs)
         return inputs

@@ -43,16 +43,57 @@ def cholesky(matrix: Tensor, what: str) -> Tensor:
         NotFiniteError: the matrix has NaN or infinite entries.
         NotPositiveDefiniteError: the matrix is not positive definite even with jitter.
     """
+    if torch.is_grad_enabled() and matrix.requires_grad:
+        return factorised(matrix, what)[0]
+    return _factor(matrix.detach(), what)
+
+
+def factorised(matrix: Tensor, what: str) -> tuple[Tensor, Tensor]:
+    r"""The factor L of :func:`cholesky` and its inverse, with one backward pass for both.
+
+    With :math:`X = L^{-1}` and :math:`\Phi` taking the lower triangle and halving its diagonal,
+
+    .. math:: \bar K = \tfrac12 X^T (S + S^T) X, \qquad S = \Phi(L^T \bar L - \bar X X^T).
+    """
+    factor = _factor(matrix.detach(), what)
+    lower, inverse = _Factorised.apply(matrix, factor)
+    return lower, inverse
+
+
+class _Factorised(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        inverse = inverse_of_lower(factor)
+        ctx.save_for_backward(factor, inverse)
+        ctx.set_materialize_grads(False)
+        return factor, inverse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_factor: Tensor | None, by_inverse: Tensor | None) -> Any:
+        factor, inverse = ctx.saved_tensors
+        inner = torch.zeros_like(factor)
+        if by_factor is not None:
+            inner = factor.mT @ by_factor
+        if by_inverse is not None:
+            inner = inner - by_inverse @ inverse.mT
+        inner = inner.tril()
+        inner.diagonal().mul_(0.5)
+        return inverse.mT @ (0.5 * (inner + inner.mT)) @ inverse, None
+
+
+def _factor(matrix: Tensor, what: str) -> Tensor:
+    """Cholesky factor of the matrix, with as little jitter as it needs."""
+    if matrix.is_meta:
+        return torch.linalg.cholesky_ex(matrix)[0]
     diagonal = matrix.diagonal()
-    mean = diagonal.detach().abs().mean()
+    mean = diagonal.abs().mean()
     for jitter in JITTERS:
         shifted = (
             matrix + torch.diag_embed((jitter * mean).expand_as(diagonal)) if jitter else matrix
         )
         factor, info = torch.linalg.cholesky_ex(shifted)
-        if matrix.is_meta:
-            return factor
-        pivots = factor.detach().diagonal().square()
+        pivots = factor.diagonal().square()
         if info == 0 and pivots.min() > SMALLEST_PIVOT * mean:
             if jitter:
                 _LOG.debug("%s needed jitter of %g times its mean variance", what, jitter)
@@ -61,7 +102,7 @@ def cholesky(matrix: Tensor, what: str) -> Tensor:
     bad = int((~torch.isfinite(matrix)).sum())
     if bad:
         raise NotFiniteError(what, matrix.dtype, size, bad)
-    smallest = float(torch.linalg.eigvalsh(matrix.detach()).min())
+    smallest = float(torch.linalg.eigvalsh(matrix).min())
     raise NotPositiveDefiniteError(what, matrix.dtype, size, smallest, JITTERS[-1] * float(mean))
 
 
@@ -76,12 +117,14 @@ def whiten(factor: Tensor, right: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factor, right, upper=False)
 
 
-def log_abs_det(square: Tensor) -> Tensor:
+def log_abs_det(square: Tensor, *, triangular: bool = False) -> Tensor:
     """``log |det square|``, for one matrix or a batch of them."""
+    if triangular:
+        return square.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
     return torch.linalg.slogdet(square).logabsdet
 
 
-def whitened_kl(spread: Tensor, mean: Tensor | None = None) -> Tensor:
+def whitened_kl(spread: Tensor, mean: Tensor | None = None, *, triangular: bool = False) -> Tensor:
     r"""KL divergence of a Gaussian in whitened coordinates from the standard normal.
 
     .. math:: D_{KL}(N(m, Q Q^T) \| N(0, I))
@@ -92,9 +135,11 @@ def whitened_kl(spread: Tensor, mean: Tensor | None = None) -> Tensor:
     Args:
         spread: Q, ``(..., P, P)``.
         mean: m, ``(..., P)``; zero if not given.
+        triangular: Q is known to be triangular.
     """
     size = spread.shape[-1]
-    terms = spread.square().sum((-2, -1)) - 2 * log_abs_det(spread) - size
+    log_det = log_abs_det(spread, triangular=triangular)
+    terms = spread.square().sum((-2, -1)) - 2 * log_det - size
     if mean is not None:
         terms = terms + mean.square().sum(-1)
     return 0.5 * terms
@@ -103,21 +148,22 @@ def whitened_kl(spread: Tensor, mean: Tensor | None = None) -> Tensor:
 def gaussian_kl(covariance: Tensor, prior: Tensor) -> Tensor:
     r""":math:`D_{KL}(N(0, G) \| N(0, K))` (Eq. 5) from the two matrices themselves."""
     factor = cholesky(covariance, "the covariance G")
-    return whitened_kl(whiten(cholesky(prior, "the prior covariance K"), factor))
+    inverse = factorised(prior, "the prior covariance K")[1]
+    return whitened_kl(inverse @ factor, triangular=True)
 
 
-def mix(matrix: Tensor, blocks: Tensor) -> Tensor:
+def mix(matrix: Tensor, blocks: Tensor, offset: Tensor | None = None) -> Tensor:
     """Left-multiply the inducing axis of ``(N, P, *space)`` by a matrix ``(Q, P)``.
 
     A vector stands for a diagonal matrix. The matrix is cast to the precision of the data.
+    After a matrix an ``offset`` ``(Q,)`` may be added.
     """
     matrix = matrix.to(blocks.dtype)
     space = blocks.shape[2:]
     if matrix.ndim == 1:
         return blocks * matrix.reshape(-1, *(1,) * len(space))
-    if not space:
-        return F.linear(blocks, matrix)
-    return torch.matmul(matrix, blocks.flatten(2)).unflatten(2, space)
+    offset = None if offset is None else offset.to(blocks.dtype)
+    return F.linear(blocks.movedim(1, -1), matrix, offset).movedim(-1, 1).to(blocks.dtype)
 
 
 def left_multiply(matrix: Tensor, other: Tensor) -> Tensor:

@@ -107,12 +107,12 @@ def test_a_chain_is_its_layers_one_by_one(name, training, dtype):
 @torch.no_grad()
 def test_whitening_really_moves_into_the_layer_before():
     chain, gram = _ready(CHAINS["Conv, GramLayer, Norm"], "merging")
-    kernel, conv, learned, norm = (plan for _, plan in chain.plan(gram.ii).steps)
-    assert learned.whitening is None
-    assert norm.inducing is None
+    (_, kernel_and_conv), (_, learned_and_norm) = chain.plan(gram.ii).steps
+    assert learned_and_norm.whitening is None
+    assert learned_and_norm.norm.inducing is None
     white = dkm.Sequential(chain[0], chain[1]).plan(gram.ii)
-    assert not torch.equal(conv.weight, white.steps[1][1].weight)
-    assert kernel.ii.shape == (5, 5)
+    assert not torch.equal(kernel_and_conv.conv.weight, white.steps[0][1].conv.weight)
+    assert kernel_and_conv.relu.ii.shape == (5, 5)
 
 
 @torch.no_grad()

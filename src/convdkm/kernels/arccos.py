@@ -20,6 +20,7 @@ Here the derivatives are written out; those of order 1 and 2 have no singularity
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -27,8 +28,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from convdkm.elementwise import engine
 from convdkm.errors import InvalidInputError
-from convdkm.kernels.base import Kernel, Positive
+from convdkm.kernels.base import Kernel, KernelPlan, Positive
+from convdkm.kernels.relu_conv import relu_convolution
+from convdkm.layers.base import Plan
+from convdkm.layers.conv import ConvPlan, window_variance
+from convdkm.layers.noise import NoisePlan
 
 
 def _sine_and_angle(cross: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -104,6 +110,9 @@ class ArcCosine(Kernel):
         weight_variance: :math:`\sigma_w^2`; 1 if not given.
         bias_variance: :math:`\sigma_b^2`; none if not given.
         learn: learn those of the two variances that are given.
+
+    Attributes:
+        compiled: see :meth:`convdkm.DeepKernelMachine.compile_elementwise`.
     """
 
     def __init__(
@@ -118,6 +127,7 @@ class ArcCosine(Kernel):
         if order not in (0, 1, 2):
             raise InvalidInputError(f"the order of an arc-cosine kernel is 0, 1 or 2, got {order}")
         self.order = order
+        self.compiled = False
         self.weight_variance = (
             None
             if weight_variance is None
@@ -141,5 +151,77 @@ class ArcCosine(Kernel):
         value = (0.5 + 0.5 * (own > 0).to(own.dtype), own, 3 * own.square())[self.order]
         return self._affine(value)
 
+    def plan(self, ii: Tensor) -> Plan:
+        return ReluPlan(self, ii) if self.order == 1 else KernelPlan(self, ii)
+
     def extra_repr(self) -> str:
         return f"order={self.order}"
+
+
+class ReluPlan(KernelPlan):
+    """The kernel of order 1, and white noise after it; joins the convolution that follows."""
+
+    def __init__(self, kernel: ArcCosine, ii: Tensor) -> None:
+        super().__init__(kernel, ii)
+        self.arccosine = kernel
+        self.noises: tuple[NoisePlan, ...] = ()
+
+    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
+        return super().data(it, tt)[0], self.variance(tt)
+
+    def variance(self, tt: Tensor) -> Tensor:
+        """The outgoing variances, noise included."""
+        tt = self.arccosine.variance(tt)
+        for noise in self.noises:
+            tt = noise.noisy(tt)
+        return tt
+
+    def joined(self, after: Plan) -> Plan | None:
+        if isinstance(after, NoisePlan):
+            noisier = copy.copy(self)
+            noisier.ii, noisier.noises = after.ii, (*self.noises, after)
+            return noisier
+        if isinstance(after, ConvPlan) and after.window.is_symmetric and not after.window.is_point:
+            return ReluConvPlan(self, after)
+        return None
+
+
+class ReluConvPlan(Plan):
+    r"""The kernel of order 1 and a convolution in one operation.
+
+    With κ = π k₁, the convolution of :math:`\sigma_w^2 k_1 + \sigma_b^2` by C is that of
+    :math:`\kappa + \pi\sigma_b^2/\sigma_w^2` by :math:`C\sigma_w^2/\pi`.
+    """
+
+    def __init__(self, relu: ReluPlan, conv: ConvPlan) -> None:
+        super().__init__(conv.ii)
+        self.relu, self.conv = relu, conv
+
+    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
+        conv, kernel = self.conv, self.relu.arccosine
+        own = window_variance(conv.window, self.relu.variance(tt), conv.border)
+        weight, own = conv.scaled(own)
+        slope, offset = 1 / math.pi, None
+        if kernel.weight_variance is not None:
+            slope = kernel.weight_variance(weight) / math.pi
+        if kernel.bias_variance is not None:
+            offset = (kernel.bias_variance(weight) / slope).to(it.dtype)
+        weight, inducing = (weight * slope).to(it.dtype), self.relu.inducing.to(it.dtype)
+        conv.window.require_space(it.shape[2:])
+        result = relu_convolution(
+            it,
+            inducing,
+            tt,
+            offset,
+            weight,
+            window=conv.window,
+            engine=engine(compiled=kernel.compiled),
+        )
+        return result, own
+
+    def premultiplied(self, matrix: Tensor) -> Plan:
+        return ReluConvPlan(self.relu, self.conv.premultiplied(matrix))
+
+    def joined(self, after: Plan) -> Plan | None:
+        conv = self.conv.joined(after)
+        return None if conv is None else ReluConvPlan(self.relu, conv)

@@ -32,7 +32,7 @@ class Kernel(Layer):
         raise NotImplementedError(f"{type(self).__name__} must define variance(own)")
 
     def plan(self, ii: Tensor) -> Plan:
-        return _KernelPlan(self, ii)
+        return KernelPlan(self, ii)
 
     def __add__(self, other: Kernel) -> Kernel:
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
@@ -46,7 +46,7 @@ class Kernel(Layer):
         return self.__mul__(other)
 
 
-class _KernelPlan(Plan):
+class KernelPlan(Plan):
     """The kernel of every entry: the diagonal by :meth:`Kernel.variance`, the rest by ``of``."""
 
     def __init__(self, kernel: Kernel, ii: Tensor) -> None:

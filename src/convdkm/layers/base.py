@@ -12,7 +12,9 @@ parameters, never on the data. So every layer works in two steps:
 Because plans are values, neighbours can be merged before any data is seen: a plan that begins with
 a left-multiplication of :math:`G_{it}` gives it away (:meth:`Plan.split`) and the plan before it
 takes it into its own weights (:meth:`Plan.premultiplied`). That is how the whitening
-:math:`L^{-1}` of a Gram layer becomes part of the convolution that precedes it.
+:math:`L^{-1}` of a Gram layer becomes part of the convolution that precedes it. And a plan may know
+how to do its own work and that of the next in one go (:meth:`Plan.joined`): a kernel with the
+convolution after it, a Gram layer with the centring and the scaling after it.
 """
 
 from __future__ import annotations
@@ -65,6 +67,11 @@ class Plan:
     def premultiplied(self, matrix: Tensor) -> Plan | None:
         """This plan followed by ``it ← matrix · it``, if that costs nothing; else None."""
         del matrix
+        return None
+
+    def joined(self, after: Plan) -> Plan | None:
+        """This plan followed by ``after``, as one plan that costs less; None if there is none."""
+        del after
         return None
 
     def split(self) -> tuple[Tensor, Plan] | None:

@@ -33,6 +33,10 @@ class Chain(Plan):
     def _append(self, name: str, plan: Plan) -> None:
         if isinstance(plan, IdentityPlan):
             return
+        if isinstance(plan, Chain):
+            for inner, step in plan.steps:
+                self._append(f"{name}.{inner}", step)
+            return
         split = plan.split() if self.steps else None
         if split is not None:
             matrix, rest = split
@@ -41,7 +45,11 @@ class Chain(Plan):
             if absorbed is not None:
                 self.steps[-1] = (before, absorbed)
                 plan = rest
-        self.steps.append((name, plan))
+        joined = self.steps[-1][1].joined(plan) if self.steps else None
+        if joined is not None:
+            self.steps[-1] = (name, joined)
+        else:
+            self.steps.append((name, plan))
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         for name, plan in self.steps:
@@ -152,19 +160,35 @@ def _require_same_space(given: Tensor, body: Tensor, short: Tensor) -> None:
         )
 
 
-class _SkipPlan(Plan):
+class SkipPlan(Plan):
+    """``(1 − w)·short + w·body``, where a side that can take its weight into its own matrices does.
+
+    Attributes:
+        body, shortcut: the two sides, as they were planned.
+        weight: w.
+    """
+
     def __init__(self, body: Plan, shortcut: Plan, weight: Tensor, kl: dict[str, LayerKL]) -> None:
         super().__init__((1 - weight) * shortcut.ii + weight * body.ii, kl)
         self.body, self.shortcut, self.weight = body, shortcut, weight
+        self._body = body.premultiplied(weight.expand(len(body.ii)))
+        self._shortcut = shortcut.premultiplied((1 - weight).expand(len(shortcut.ii)))
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         weight = self.weight.to(it.dtype)
         with located("body"):
-            body_it, body_tt = self.body.data(it, tt)
+            body_it, body_tt = (self._body or self.body).data(it, tt)
         with located("shortcut"):
-            short_it, short_tt = self.shortcut.data(it, tt)
+            short_it, short_tt = (self._shortcut or self.shortcut).data(it, tt)
             _require_same_space(it, body_it, short_it)
-        return torch.lerp(short_it, body_it, weight), torch.lerp(short_tt, body_tt, weight)
+        variance = torch.lerp(short_tt, body_tt, weight)
+        if self._body is None and self._shortcut is None:
+            return torch.lerp(short_it, body_it, weight), variance
+        if self._body is None:
+            return torch.addcmul(short_it, body_it, weight), variance
+        if self._shortcut is None:
+            return torch.addcmul(body_it, short_it, 1 - weight), variance
+        return body_it + short_it, variance
 
 
 class Skip(Layer):
@@ -221,7 +245,7 @@ class Skip(Layer):
             shortcut = self.shortcut.plan(ii) if self.shortcut is not None else IdentityPlan(ii)
             _require_same_inducing(ii, body.ii, shortcut.ii)
         kl = {**prefixed("body", body.kl), **prefixed("shortcut", shortcut.kl)}
-        return _SkipPlan(body, shortcut, self.weight, kl)
+        return SkipPlan(body, shortcut, self.weight, kl)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         with located("body"):

@@ -12,10 +12,10 @@ from convdkm.choices import Border, MixingInit
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer, Plan, require_inducing
+from convdkm.layers.norm import NormPlan
 from convdkm.layers.window import Padding, Size, Window
 from convdkm.numerics import (
-    cholesky,
-    inverse_of_lower,
+    factorised,
     left_multiply,
     mix,
     pivoted_cholesky_order,
@@ -32,24 +32,54 @@ def window_variance(window: Window, tt: Tensor, border: Border) -> Tensor:
     ``border="zero"`` divides by all D places, those outside the image counting as zero, as the
     paper's Γ does; ``"inside"`` divides by the number of places inside, as the published runs did.
     """
-    total = window.sum(tt)
-    if border == "zero":
-        return total / window.count
-    return total / window.counts(tt.shape[1:], tt).clamp(min=1)
+    return window.mean(tt, inside=border == "inside")
 
 
-class _ConvPlan(Plan):
-    def __init__(self, ii: Tensor, weight: Tensor, window: Window, border: Border) -> None:
+def mixed_inducing(weight: Tensor, scaled: Tensor, ii: Tensor) -> Tensor:
+    r""":math:`\sum_s C_s G_{ii} \tilde C_s^T` for weights ``(Q, P, *places)``, made symmetric."""
+    by_place = weight.flatten(2).mT
+    mixed = (by_place @ ii).flatten(1) @ scaled.flatten(2).mT.flatten(1).T
+    return 0.5 * (mixed + mixed.T)
+
+
+class ConvPlan(Plan):
+    """Convolves ``it`` and averages ``tt``; then, maybe, scales both by one number.
+
+    Attributes:
+        weight: ``(Q, P, *size)``.
+        window, border: the geometry, see :class:`Conv`.
+        norm: the normalisation that comes after, if it multiplies the data by one number.
+    """
+
+    def __init__(
+        self,
+        ii: Tensor,
+        weight: Tensor,
+        window: Window,
+        border: Border,
+        norm: NormPlan | None = None,
+    ) -> None:
         super().__init__(ii)
-        self.weight, self.window, self.border = weight, window, border
+        self.weight, self.window, self.border, self.norm = weight, window, border, norm
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        mixed = self.window.convolve(it, self.weight.to(it.dtype))
-        return mixed, window_variance(self.window, tt, self.border)
+        weight, tt = self.scaled(window_variance(self.window, tt, self.border))
+        return self.window.convolve(it, weight.to(it.dtype)).to(it.dtype), tt
 
-    def premultiplied(self, matrix: Tensor) -> Plan:
+    def scaled(self, tt: Tensor) -> tuple[Tensor, Tensor]:
+        """The weight and the outgoing variances, with the number of the normalisation."""
+        if self.norm is None:
+            return self.weight, tt
+        return self.norm.scaled(self.weight, tt)
+
+    def premultiplied(self, matrix: Tensor) -> ConvPlan:
         weight = left_multiply(matrix, self.weight.flatten(1)).reshape(-1, *self.weight.shape[1:])
-        return _ConvPlan(self.ii, weight, self.window, self.border)
+        return ConvPlan(self.ii, weight, self.window, self.border, self.norm)
+
+    def joined(self, after: Plan) -> ConvPlan | None:
+        if self.norm is None and isinstance(after, NormPlan) and after.is_number:
+            return ConvPlan(after.ii, self.weight, self.window, self.border, after)
+        return None
 
 
 class Conv(Layer):
@@ -108,10 +138,9 @@ class Conv(Layer):
 
     def plan(self, ii: Tensor) -> Plan:
         require_inducing(ii, self.in_inducing)
-        by_place = self.weight.flatten(2).permute(2, 0, 1)
-        mixed = (by_place @ ii @ by_place.mT).mean(0)
-        mixed = 0.5 * (mixed + mixed.T)
-        return _ConvPlan(mixed, self.weight / self.window.count, self.window, self.border)
+        weight = self.weight / self.window.count
+        mixed = mixed_inducing(self.weight, weight, ii)
+        return ConvPlan(mixed, weight, self.window, self.border)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         require_inducing(gram.ii, self.in_inducing)
@@ -140,10 +169,10 @@ class Conv(Layer):
         pool = min(places, POOL_FACTOR * self.out_inducing)
         drawn = torch.randperm(places, generator=generator)[:pool].to(gram.device)
         per_image = places // len(gram)
-        factor = cholesky(gram.ii, "the kernel matrix below, Omega_ii")
+        factor, whitening = factorised(gram.ii, "the kernel matrix below, Omega_ii")
         images, where = drawn // per_image, drawn % per_image
         needed, compact = images.unique(return_inverse=True)
-        white = mix(inverse_of_lower(factor), gram.it[needed].to(INDUCING_DTYPE))
+        white = mix(whitening, gram.it[needed].to(INDUCING_DTYPE))
         patches = self.window.patches(white, compact, where)
         features = patches.flatten(1) / self.window.count**0.5
         chosen = patches[pivoted_cholesky_order(features, self.out_inducing)].flatten(2)

@@ -10,18 +10,13 @@ from torch import Tensor, nn
 
 from convdkm.checks import check_choice, check_positive, check_positive_number
 from convdkm.choices import Parameterisation
+from convdkm.elementwise import engine
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import IdentityPlan, Layer, LayerKL, Plan, require_inducing
-from convdkm.numerics import (
-    cholesky,
-    explained,
-    inverse_of_lower,
-    left_multiply,
-    mix,
-    whiten,
-    whitened_kl,
-)
+from convdkm.layers.learned_variance import learned_variance
+from convdkm.layers.norm import Centre, CentrePlan, NormPlan, inducing_mean
+from convdkm.numerics import cholesky, factorised, left_multiply, mix, whitened_kl
 
 
 class _GramPlan(Plan):
@@ -29,6 +24,15 @@ class _GramPlan(Plan):
 
     With V = L⁻¹K_it, Q = L⁻¹F and U = QᵀV:
     :math:`G_{it} = F U` and :math:`g_{tt} = \max(k_{tt} - |V|^2, 0) + |U|^2`.
+
+    Centring replaces U by U − Ū; a normalisation by one number multiplies F by it.
+
+    Attributes:
+        whitening: L⁻¹; None once the plan before has taken it over.
+        spread: Q.
+        factor: F, times what the plans after have given away.
+        compiled: let ``torch.compile`` make the elementwise functions.
+        centre, norm: the centring and the normalisation that follow, if any.
     """
 
     def __init__(
@@ -39,27 +43,55 @@ class _GramPlan(Plan):
         whitening: Tensor | None,
         spread: Tensor,
         factor: Tensor,
+        compiled: bool = False,
+        centre: Centre | None = None,
+        norm: NormPlan | None = None,
     ) -> None:
         super().__init__(ii, kl)
+        self.compiled = compiled
         self.whitening, self.spread, self.factor = whitening, spread, factor
+        self.centre, self.norm = centre, norm
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         white = it if self.whitening is None else mix(self.whitening, it)
-        learned = mix(self.spread.T, white)
-        residual = (tt - explained(white)).clamp(min=0)
-        return mix(self.factor, learned), residual + explained(learned)
+        shift: Tensor | None = None
+        if self.centre is not None:
+            spread = self.spread.to(white.dtype)
+            shift = self.centre.mean(
+                spread.shape[1], lambda: inducing_mean(white) @ spread, white.dtype
+            )
+        tt, white = learned_variance(
+            white, tt, self.spread, shift, engine=engine(compiled=self.compiled)
+        )
+        factor = self.factor
+        if self.norm is not None:
+            factor, tt = self.norm.scaled(factor, tt)
+        offset = None if shift is None else -(factor @ shift.to(factor.dtype))
+        return mix(factor @ self.spread.T, white, offset), tt
+
+    def _but(self, **changes: Any) -> _GramPlan:
+        own = {name: getattr(self, name) for name in _GRAM_PLAN_FIELDS}
+        return _GramPlan(**{**own, **changes})
 
     def premultiplied(self, matrix: Tensor) -> Plan:
-        factor = left_multiply(matrix, self.factor)
-        return _GramPlan(
-            self.ii, self.kl, whitening=self.whitening, spread=self.spread, factor=factor
-        )
+        return self._but(factor=left_multiply(matrix, self.factor))
 
     def split(self) -> tuple[Tensor, Plan] | None:
-        if self.whitening is None:
+        return None if self.whitening is None else (self.whitening, self._but(whitening=None))
+
+    def joined(self, after: Plan) -> Plan | None:
+        if self.norm is not None:
             return None
-        rest = _GramPlan(self.ii, self.kl, whitening=None, spread=self.spread, factor=self.factor)
-        return self.whitening, rest
+        if isinstance(after, NormPlan) and after.is_number:
+            return self._but(ii=after.ii, norm=after)
+        if isinstance(after, CentrePlan) and after.whitening is None and self.centre is None:
+            # Centring works in coordinates W = T U with T orthogonal, since both whiten G_ii.
+            turned = self.spread @ self.factor.T
+            return self._but(ii=after.ii, spread=turned, factor=after.out, centre=after.centre)
+        return None
+
+
+_GRAM_PLAN_FIELDS = ("ii", "kl", "whitening", "spread", "factor", "compiled", "centre", "norm")
 
 
 class GramLayer(Layer):
@@ -84,6 +116,9 @@ class GramLayer(Layer):
         learn_scale: learn one more number, the logarithm of a factor of G_ii (published runs).
         divided: learn R with G_ii = R Rᵀ / P_i: the same machine, but a step of Adam moves it by
             less.
+
+    Attributes:
+        compiled: see :meth:`convdkm.DeepKernelMachine.compile_elementwise`.
     """
 
     factor: Tensor
@@ -109,6 +144,7 @@ class GramLayer(Layer):
         self.num_inducing, self.nu = num_inducing, float(nu)
         self.parameterisation, self.initial_scale = parameterisation, float(initial_scale)
         self.divisor = float(num_inducing) ** 0.5 if divided else 1.0
+        self.compiled = False
         self._ready = True
         self.log_scale = None
         if self.is_nngp:
@@ -135,21 +171,22 @@ class GramLayer(Layer):
                 " call initialise(images, labels) on the model, initialise(gram) on the layer, or"
                 " load a state_dict first"
             )
-        kernel_factor = cholesky(ii, "the kernel matrix K_ii")
+        kernel_factor, whitening = factorised(ii, "the kernel matrix K_ii")
         free = self.factor.tril() / self.divisor
         if self.log_scale is not None:
             free = free * (0.5 * self.log_scale).exp()
         if self.parameterisation == "whitened":
             spread, factor = free, kernel_factor @ free
         else:
-            spread, factor = whiten(kernel_factor, free), free
-        value = whitened_kl(spread if self.nu else spread.detach())
+            spread, factor = whitening @ free, free
+        value = whitened_kl(spread if self.nu else spread.detach(), triangular=True)
         return _GramPlan(
             factor @ factor.T,
             {"": LayerKL(value, self.nu)},
-            whitening=inverse_of_lower(kernel_factor),
+            whitening=whitening,
             spread=spread,
             factor=factor,
+            compiled=self.compiled,
         )
 
     @torch.no_grad()

@@ -9,16 +9,19 @@ from convdkm.errors import InvalidInputError
 from convdkm.layers.base import Layer, Plan
 
 
-class _NoisePlan(Plan):
+class NoisePlan(Plan):
+    """Adds to the variances; the covariances pass through."""
+
     def __init__(self, ii: Tensor, relative: float, absolute: float) -> None:
         self.relative, self.absolute = relative, absolute
-        super().__init__(torch.diagonal_scatter(ii, self._noisy(ii.diagonal())))
+        super().__init__(torch.diagonal_scatter(ii, self.noisy(ii.diagonal())))
 
-    def _noisy(self, own: Tensor) -> Tensor:
+    def noisy(self, own: Tensor) -> Tensor:
+        """The variance of points that had variance ``own``."""
         return (1 + self.relative) * own + self.absolute
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        return it, self._noisy(tt)
+        return it, self.noisy(tt)
 
 
 class Noise(Layer):
@@ -38,7 +41,7 @@ class Noise(Layer):
         self.relative, self.absolute = relative, absolute
 
     def plan(self, ii: Tensor) -> Plan:
-        return _NoisePlan(ii, self.relative, self.absolute)
+        return NoisePlan(ii, self.relative, self.absolute)
 
     def extra_repr(self) -> str:
         return f"relative={self.relative:g}, absolute={self.absolute:g}"

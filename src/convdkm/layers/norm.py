@@ -11,6 +11,8 @@ learned scale; on a Gram that is
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -19,7 +21,7 @@ from convdkm.choices import DataNorm, DataScale, InducingNorm, InducingScale, St
 from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import LazyState, Plan
-from convdkm.numerics import cholesky, explained, inverse_of_lower, left_multiply, mix, whiten
+from convdkm.numerics import explained, factorised, left_multiply, mix
 
 
 def _inverse_root(variance: Tensor) -> Tensor:
@@ -38,29 +40,47 @@ class RunningStatistics(LazyState):
             raise InvalidInputError(f"momentum must lie in (0, 1], got {momentum}")
         self.momentum, self.statistics = momentum, statistics
 
-    def current(self, name: str, batch: Tensor) -> Tensor:
-        """The statistic to use: of the batch in training, and the running one in evaluation."""
+    def current(
+        self, name: str, shape: tuple[int, ...], batch: Callable[[], Tensor], dtype: torch.dtype
+    ) -> Tensor:
+        """The statistic to use: of the batch in training, and the running one in evaluation.
+
+        Args:
+            name: of the buffer that holds the running average.
+            shape: what it must be.
+            batch: works out the statistic of the batch.
+            dtype: of the result.
+        """
         running = getattr(self, name)
         needed = self.training or self.statistics == "running"
-        if needed and running is not None and running.shape != batch.shape:
+        if needed and running is not None and tuple(running.shape) != tuple(shape):
             raise GramError(
                 f"this layer's running statistics are for shape {tuple(running.shape)}, but the"
-                f" incoming Gram needs {tuple(batch.shape)}; were the images of another size?"
+                f" incoming Gram needs {tuple(shape)}; were the images of another size?"
             )
         if self.training or self.statistics == "batch":
+            value = batch()
             if self.training and running is not None:
                 with torch.no_grad():
-                    running.lerp_(batch.detach().to(running.dtype), self.momentum)
-            return batch
+                    running.lerp_(value.detach().to(running.dtype), self.momentum)
+            return value
         if running is None:
             raise NotInitialisedError(
                 "this layer needs the running statistics of its batches, and has seen none; call"
                 " initialise(images, labels) on the model, or load a state_dict first"
             )
-        return running.to(batch.dtype)
+        return running.to(dtype)
 
 
-class _NormPlan(Plan):
+class NormPlan(Plan):
+    """Multiplies by the factors of the inducing points, and by those of the pixels.
+
+    Attributes:
+        norm: gives the factors of the pixels.
+        inducing: factors of the inducing points, or a matrix that took them in; None if another
+            plan has taken them over.
+    """
+
     def __init__(self, norm: Norm, ii: Tensor, inducing: Tensor | None) -> None:
         super().__init__(ii)
         self.norm, self.inducing = norm, inducing
@@ -73,15 +93,29 @@ class _NormPlan(Plan):
             return it, tt
         return it * scale.unsqueeze(1), tt * scale.square()
 
+    @property
+    def is_number(self) -> bool:
+        """Whether all it does is to multiply ``it`` by one number, and ``tt`` by its square."""
+        numbers = ("none", "batch")
+        norm = self.norm
+        return self.inducing is None and norm.data in numbers and norm.data_scale in numbers
+
+    def scaled(self, matrix: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
+        """What makes ``it``, and ``tt``, multiplied by the one number."""
+        number = self.norm.factor(tt)
+        if number is None:
+            return matrix, tt
+        return matrix * number.to(matrix.dtype), tt * number.square()
+
     def split(self) -> tuple[Tensor, Plan] | None:
         return (
-            None if self.inducing is None else (self.inducing, _NormPlan(self.norm, self.ii, None))
+            None if self.inducing is None else (self.inducing, NormPlan(self.norm, self.ii, None))
         )
 
     def premultiplied(self, matrix: Tensor) -> Plan | None:
         if self.inducing is None:
             return None
-        return _NormPlan(self.norm, self.ii, left_multiply(matrix, self.inducing))
+        return NormPlan(self.norm, self.ii, left_multiply(matrix, self.inducing))
 
 
 class Norm(RunningStatistics):
@@ -153,7 +187,7 @@ class Norm(RunningStatistics):
             places = gram.space if self.data_scale == "location" else ()
             self.materialise("log_data_scale", torch.zeros(places, device=gram.device))
         if self.data in ("batch", "location"):
-            self.materialise("running_variance", self._batch_variance(gram.tt))
+            self.materialise("running_variance", self._variance(gram.tt))
         return self(gram)
 
     def plan(self, ii: Tensor) -> Plan:
@@ -165,24 +199,33 @@ class Norm(RunningStatistics):
             scale = self._scale(self.log_inducing_scale, ii.shape[:1]).exp()
             factor = scale if factor is None else factor * scale
         if factor is None:
-            return _NormPlan(self, ii, None)
+            return NormPlan(self, ii, None)
         factor = factor.expand(ii.shape[0])
-        return _NormPlan(self, ii * torch.outer(factor, factor), factor)
+        return NormPlan(self, ii * torch.outer(factor, factor), factor)
 
     def data_factor(self, tt: Tensor) -> Tensor | None:
         """``Ψ / A`` for every pixel, ``(N, *space)``; None if it is one everywhere."""
+        factor = self.factor(tt)
+        return None if factor is None else factor.expand(tt.shape)
+
+    def factor(self, tt: Tensor) -> Tensor | None:
+        """``Ψ / A`` in a shape that broadcasts to ``(N, *space)``; None if it is one."""
         factor: Tensor | None = None
         if self.data != "none":
-            variance = self._batch_variance(tt)
             if self.data in ("batch", "location"):
-                variance = self.current("running_variance", variance)
+                shape = () if self.data == "batch" else tuple(tt.shape[1:])
+                variance = self.current(
+                    "running_variance", shape, lambda: self._variance(tt), tt.dtype
+                )
+            else:
+                variance = self._variance(tt)
             factor = _inverse_root(variance)
         if self.data_scale != "none":
             scale = self._scale(self.log_data_scale, tt.shape[1:]).exp().to(tt.dtype)
             factor = scale if factor is None else factor * scale
-        return None if factor is None else factor.expand(tt.shape)
+        return factor
 
-    def _batch_variance(self, tt: Tensor) -> Tensor:
+    def _variance(self, tt: Tensor) -> Tensor:
         """:math:`A^2`, in a shape that broadcasts to ``(N, *space)``."""
         if self.data == "batch":
             return tt.mean()
@@ -211,7 +254,7 @@ class Norm(RunningStatistics):
         return text if self.statistics == "running" else f"{text}, statistics='batch'"
 
 
-class _CentrePlan(Plan):
+class CentrePlan(Plan):
     """With U = F⁻¹G_it: ``G_it ← F(U − Ū)`` and ``g_tt ← (g_tt − |U|²) + |U − Ū|²``."""
 
     def __init__(self, centre: Centre, ii: Tensor, whitening: Tensor | None, out: Tensor) -> None:
@@ -220,18 +263,18 @@ class _CentrePlan(Plan):
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         white = it if self.whitening is None else mix(self.whitening, it)
-        mean = self.centre.current("running_mean", _inducing_mean(white))
+        mean = self.centre.mean(white.shape[1], lambda: inducing_mean(white), white.dtype)
         centred = white - mean.reshape(-1, *(1,) * (it.ndim - 2))
         residual = (tt - explained(white)).clamp(min=0)
         return mix(self.out, centred), residual + explained(centred)
 
     def premultiplied(self, matrix: Tensor) -> Plan:
-        return _CentrePlan(self.centre, self.ii, self.whitening, left_multiply(matrix, self.out))
+        return CentrePlan(self.centre, self.ii, self.whitening, left_multiply(matrix, self.out))
 
     def split(self) -> tuple[Tensor, Plan] | None:
         if self.whitening is None:
             return None
-        return self.whitening, _CentrePlan(self.centre, self.ii, None, self.out)
+        return self.whitening, CentrePlan(self.centre, self.ii, None, self.out)
 
 
 class Centre(RunningStatistics):
@@ -266,19 +309,22 @@ class Centre(RunningStatistics):
         return ("running_mean",)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
-        factor = cholesky(gram.ii, "the Gram matrix G_ii")
-        mean = _inducing_mean(gram.it).to(factor.dtype)
-        self.materialise("running_mean", whiten(factor, mean[:, None])[:, 0])
+        _, whitening = factorised(gram.ii, "the Gram matrix G_ii")
+        self.materialise("running_mean", whitening @ inducing_mean(gram.it).to(whitening.dtype))
         return self(gram)
 
+    def mean(self, points: int, batch: Callable[[], Tensor], dtype: torch.dtype) -> Tensor:
+        """What to subtract, in whitened coordinates: ``(points,)``."""
+        return self.current("running_mean", (points,), batch, dtype)
+
     def plan(self, ii: Tensor) -> Plan:
-        factor = cholesky(ii, "the Gram matrix G_ii")
-        return _CentrePlan(self, ii, inverse_of_lower(factor), factor)
+        factor, whitening = factorised(ii, "the Gram matrix G_ii")
+        return CentrePlan(self, ii, whitening, factor)
 
     def extra_repr(self) -> str:
         return "" if self.statistics == "running" else "statistics='batch'"
 
 
-def _inducing_mean(it: Tensor) -> Tensor:
+def inducing_mean(it: Tensor) -> Tensor:
     """Mean over images and places, ``(P_i,)``."""
     return it.mean((0, *range(2, it.ndim)))

@@ -11,15 +11,9 @@ from convdkm.checks import check_positive
 from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
 from convdkm.gram import Gram
 from convdkm.layers.base import Layer, LazyState, Plan, require_inducing
+from convdkm.layers.conv import mixed_inducing
 from convdkm.layers.window import Padding, Size, Window
-from convdkm.numerics import (
-    cholesky,
-    explained,
-    inverse_of_lower,
-    left_multiply,
-    mix,
-    standard_normal,
-)
+from convdkm.numerics import explained, factorised, left_multiply, mix, standard_normal
 
 
 class _PoolPlan(Plan):
@@ -99,8 +93,8 @@ class AveragePool(Layer):
                 )
 
     def plan(self, ii: Tensor) -> Plan:
-        factor = cholesky(ii, "the Gram matrix G_ii")
-        return _PoolPlan(ii, self.window, inverse_of_lower(factor), factor)
+        factor, whitening = factorised(ii, "the Gram matrix G_ii")
+        return _PoolPlan(ii, self.window, whitening, factor)
 
     def extra_repr(self) -> str:
         return str(self.window)
@@ -110,8 +104,8 @@ class GlobalAveragePool(Layer):
     """Average over all places of an image (appendix E.3); leaves a Gram without space."""
 
     def plan(self, ii: Tensor) -> Plan:
-        factor = cholesky(ii, "the Gram matrix G_ii")
-        return _PoolPlan(ii, None, inverse_of_lower(factor), factor)
+        factor, whitening = factorised(ii, "the Gram matrix G_ii")
+        return _PoolPlan(ii, None, whitening, factor)
 
 
 class _FlattenPlan(Plan):
@@ -182,10 +176,8 @@ class Flatten(LazyState):
                 " initialise(images, labels) on the model, or load a state_dict first"
             )
         require_inducing(ii, self.weight.shape[1])
-        by_place = self.weight.flatten(2).permute(2, 0, 1)
-        mixed = (by_place @ ii @ by_place.mT).mean(0)
-        places = by_place.shape[0]
-        return _FlattenPlan(0.5 * (mixed + mixed.T), self.weight / places)
+        weight = self.weight / math.prod(self.weight.shape[2:])
+        return _FlattenPlan(mixed_inducing(self.weight, weight, ii), weight)
 
     def extra_repr(self) -> str:
         return "" if self.out_inducing is None else f"out_inducing={self.out_inducing}"

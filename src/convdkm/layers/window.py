@@ -11,11 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from convdkm.errors import GramError, InvalidInputError
+from convdkm.numerics import mix
 
 Size = int | Sequence[int]
 Padding = int | Sequence[int] | str
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+_AVERAGES = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
 def _per_axis(name: str, value: Size, ndim: int, least: int) -> tuple[int, ...]:
@@ -105,11 +107,65 @@ class Window:
     def convolve(self, maps: Tensor, weight: Tensor) -> Tensor:
         """Convolve ``(N, P, *space)`` with ``(Q, P, *size)``."""
         self.require_space(maps.shape[2:])
+        if self.is_point:
+            # Not by conv2d: with a stride and few channels stored last, oneDNN's backward pass
+            # writes outside its memory (seen with torch 2.13).
+            strides = tuple(slice(None, None, step) for step in self.stride)
+            return mix(weight.flatten(1), maps[(slice(None), slice(None), *strides)])
         before = tuple(pair[0] for pair in self.padding)
-        if any(pair[0] != pair[1] for pair in self.padding):
+        if not self.is_symmetric:
             maps, before = self.pad(maps), (0,) * self.ndim
         convolution = _CONVOLUTIONS[self.ndim]
         return convolution(maps, weight, None, self.stride, before, self.dilation)
+
+    @property
+    def is_point(self) -> bool:
+        """One place, and no zeros around the image: a product with a matrix at every place."""
+        return self.count == 1 and not any(map(any, self.padding))
+
+    @property
+    def is_symmetric(self) -> bool:
+        """As many zeros before every axis as after it."""
+        return all(before == after for before, after in self.padding)
+
+    def convolve_backward(
+        self, grad: Tensor, maps: Tensor, weight: Tensor, needs_weight: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """Gradients of :meth:`convolve` by maps and weight; for symmetric padding."""
+        by_maps, by_weight, _ = torch.ops.aten.convolution_backward(
+            grad,
+            maps,
+            weight,
+            None,
+            self.stride,
+            tuple(before for before, _ in self.padding),
+            self.dilation,
+            False,
+            (0,) * self.ndim,
+            1,
+            (True, needs_weight, False),
+        )
+        return by_maps, by_weight if needs_weight else None
+
+    def mean(self, values: Tensor, *, inside: bool = False) -> Tensor:
+        """Mean of ``(N, *space)`` over every window, zero outside the image.
+
+        With ``inside`` it is the mean over the places that lie inside the image.
+        """
+        pads = tuple(before for before, _ in self.padding)
+        pools = (
+            self.is_symmetric
+            and set(self.dilation) == {1}
+            and all(2 * pad <= size for pad, size in zip(pads, self.size, strict=True))
+            and all(s >= size for s, size in zip(values.shape[1:], self.size, strict=False))
+        )
+        if pools:
+            self.require_space(values.shape[1:])
+            pool = _AVERAGES[self.ndim]
+            return pool(values, self.size, self.stride, pads, False, not inside)
+        if inside:
+            return self.sum(values) / self.counts(values.shape[1:], values).clamp(min=1)
+        return self.sum(values) / self.count
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of ``(N, *space)`` over every window; zero outside the image."""

@@ -1,0 +1,148 @@
+"""Functions made by ``torch.compile``: one pass over memory for each result."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from convdkm.elementwise.engine import VarianceGradient, learned
+
+_LOG = logging.getLogger(__name__)
+
+_ARCTAN = (
+    0.999999984,
+    -0.333330668,
+    0.199924836,
+    -0.142025705,
+    0.106367541,
+    -0.0749544544,
+    0.0425876074,
+    -0.0160050305,
+    0.0028340643,
+)
+"""Coefficients in z² of arctan(z)/z on [0, 1]; the error of arctan is below 1.2e-8."""
+
+
+def _angle(sine: Tensor, cross: Tensor) -> Tensor:
+    """arctan(cross / sine) for a sine that is not negative, between −π/2 and π/2."""
+    if sine.dtype == torch.float64:
+        return torch.atan2(cross, sine)
+    size = cross.abs()
+    ratio = torch.minimum(size, sine) / torch.maximum(size, sine).clamp(min=1e-30)
+    square = ratio * ratio
+    series = torch.full_like(square, _ARCTAN[-1])
+    for coefficient in _ARCTAN[-2::-1]:
+        series = series * square + coefficient
+    angle = series * ratio
+    angle = torch.where(size > sine, math.pi / 2 - angle, angle)
+    return torch.where(cross < 0, -angle, angle)
+
+
+def _sine_and_supplement(cross: Tensor, inducing: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    sine = (own * inducing - cross * cross).clamp(min=0).sqrt()
+    return sine, _angle(sine, cross) + math.pi / 2
+
+
+def _relu(cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor) -> Tensor:
+    sine, supplement = _sine_and_supplement(cross, inducing, own)
+    return sine + supplement * cross + offset
+
+
+def _relu_gradient(
+    grad: Tensor, cross: Tensor, inducing: Tensor, own: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    sine, supplement = _sine_and_supplement(cross, inducing, own)
+    weighted = grad * sine
+    return grad * supplement, weighted, weighted.sum(1)
+
+
+def _variance(rows: Tensor, inner: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+    residual = (own - (rows * rows).sum(1)).clamp(min=0)
+    return residual + (inner * inner).sum(1), residual
+
+
+def _variance_gradient(
+    by_rows: Tensor, rows: Tensor, inner: Tensor, grad: Tensor, by_own: Tensor
+) -> tuple[Tensor, Tensor]:
+    return by_rows - 2 * by_own[:, None] * rows, 2 * grad[:, None] * inner
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile for any number of rows; once more for every P, whose loops are worth unrolling."""
+    fast = torch.compile(function, dynamic=None)
+
+    def call(*tensors: Tensor) -> Any:
+        rows = tensors[0].shape[0]
+        for tensor in tensors:
+            if rows > 1 and tensor.ndim and tensor.shape[0] == rows:
+                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        return fast(*tensors)
+
+    return call
+
+
+class Compiled:
+    """See :class:`convdkm.elementwise.Engine`."""
+
+    def __init__(self) -> None:
+        self._relu, self._relu_gradient = _compiled(_relu), _compiled(_relu_gradient)
+        self._variance = _compiled(_variance)
+        self._variance_gradient = _compiled(_variance_gradient)
+
+    def relu(self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None) -> Tensor:
+        offset = cross.new_zeros(()) if offset is None else offset
+        result: Tensor = self._relu(cross, inducing, own, offset)
+        return result
+
+    def relu_again(
+        self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        return self.relu(cross, inducing, own, offset), (cross, inducing, own)
+
+    def relu_gradient(self, grad: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor]:
+        by_cross, weighted, by_row = self._relu_gradient(grad, *state)
+        return by_cross, weighted.sum(0), by_row
+
+    def variance(
+        self, rows: Tensor, own: Tensor, spread: Tensor, shift: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = self._variance(rows, learned(rows, spread, shift), own)
+        return result
+
+    def variance_gradient(
+        self,
+        grad: Tensor,
+        by_rows: Tensor | None,
+        saved: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    ) -> VarianceGradient:
+        rows, residual, spread, shift = saved
+        by_own = grad.masked_fill(residual == 0, 0)
+        base = torch.zeros_like(rows) if by_rows is None else by_rows
+        inner = learned(rows, spread, shift)
+        total, inner = self._variance_gradient(base, rows, inner, grad, by_own)
+        total.addmm_(inner, spread.T)
+        by_shift = None if shift is None else -inner.sum(0)
+        return VarianceGradient(total, by_own, rows.T @ inner, by_shift)
+
+
+@functools.cache
+def compiled_engine() -> Compiled | None:
+    """The compiled engine, tried out; None (and a warning in the log) where nothing compiles."""
+    engine = Compiled()
+    try:
+        with torch.no_grad():
+            engine.relu(torch.zeros(24, 16), torch.ones(16), torch.ones(24, 1), None)
+    except Exception as error:  # the compiler's errors have no type in common
+        reason = str(error).strip().splitlines()
+        _LOG.warning(
+            "nothing is compiled, PyTorch's own operations are used: %s",
+            reason[0] if reason else type(error).__name__,
+        )
+        return None
+    return engine

@@ -1,0 +1,71 @@
+"""What an engine does, on maps given as rows: ``(pixels, P)``."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from convdkm.maps import product_dtype, without_autocast
+
+
+class VarianceGradient(NamedTuple):
+    """Gradients of :meth:`Engine.variance` by its arguments."""
+
+    rows: Tensor
+    own: Tensor
+    spread: Tensor
+    shift: Tensor | None
+
+
+class Engine(Protocol):
+    r"""Works out the kernel and the learned variance, and their gradients.
+
+    The kernel is κ = s + (π − θ)c + β: π times the arc-cosine kernel of order 1, plus an offset,
+    with :math:`a = G_{ii}`, :math:`b = g_{tt}`, :math:`c = G_{it}`, :math:`s = \sqrt{ab - c^2}` and
+    θ the angle. The variance is :math:`\max(k_{tt} - |V|^2, 0) + |Q^TV - u|^2`.
+    """
+
+    def relu(self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None) -> Tensor:
+        """κ of ``cross`` (rows, P), ``inducing`` (P,) and ``own`` (rows, 1)."""
+        ...
+
+    def relu_again(
+        self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        """κ, and what :meth:`relu_gradient` needs besides."""
+        ...
+
+    def relu_gradient(self, grad: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """``grad · (π − θ)``, and ``grad · s`` summed over rows (P,) and over P (rows,)."""
+        ...
+
+    def variance(
+        self, rows: Tensor, own: Tensor, spread: Tensor, shift: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The variance (rows,) of V ``rows``, and what of it is left of ``own``."""
+        ...
+
+    def variance_gradient(
+        self,
+        grad: Tensor,
+        by_rows: Tensor | None,
+        saved: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    ) -> VarianceGradient:
+        """Gradients by V, ``own``, ``spread`` and ``shift``.
+
+        Args:
+            grad: gradient by the variance.
+            by_rows: gradient by V from elsewhere, to be added.
+            saved: ``rows``, what is left of ``own``, ``spread`` and ``shift``.
+        """
+        ...
+
+
+def learned(rows: Tensor, spread: Tensor, shift: Tensor | None) -> Tensor:
+    """U = QᵀV − u, as rows."""
+    dtype = product_dtype(rows)
+    with without_autocast(rows):
+        product = (rows.to(dtype) @ spread.to(dtype)).to(rows.dtype)
+    return product if shift is None else product.sub_(shift)

@@ -1,0 +1,94 @@
+"""PyTorch's own operations, on pieces of a map that stay in the processor's cache."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from convdkm.elementwise.engine import VarianceGradient, learned
+from convdkm.maps import pieces
+
+
+class Piecewise:
+    """See :class:`convdkm.elementwise.Engine`."""
+
+    def relu(self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None) -> Tensor:
+        value = torch.empty_like(cross)
+        for piece in pieces(cross):
+            part, out = cross[piece], value[piece]
+            supplement = _angle_into(out, part, inducing, own[piece])
+            out.addcmul_(supplement, part)
+            if offset is not None:
+                out.add_(offset)
+        return value
+
+    def relu_again(
+        self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None
+    ) -> tuple[Tensor, Any]:
+        value, sine, supplement = (torch.empty_like(cross) for _ in range(3))
+        for piece in pieces(cross):
+            part, root = cross[piece], sine[piece]
+            angle = _angle_into(root, part, inducing, own[piece])
+            supplement[piece] = angle
+            torch.addcmul(root, angle, part, out=value[piece])
+            if offset is not None:
+                value[piece].add_(offset)
+        return value, (sine, supplement)
+
+    def relu_gradient(self, grad: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor]:
+        sine, supplement = state
+        by_row = grad.new_empty(grad.shape[0])
+        by_point = grad.new_zeros(grad.shape[1])
+        for piece in pieces(grad):
+            part = grad[piece]
+            supplement[piece].mul_(part)
+            weighted = sine[piece].mul_(part)
+            torch.sum(weighted, 1, out=by_row[piece])
+            by_point.add_(weighted.sum(0))
+        return supplement, by_point, by_row
+
+    def variance(
+        self, rows: Tensor, own: Tensor, spread: Tensor, shift: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        variance, residual = torch.empty_like(own), torch.empty_like(own)
+        for piece in pieces(rows):
+            part, left = rows[piece], residual[piece]
+            torch.sub(own[piece], part.square().sum(1), out=left)
+            left.clamp_(min=0)
+            torch.add(left, learned(part, spread, shift).square_().sum(1), out=variance[piece])
+        return variance, residual
+
+    def variance_gradient(
+        self,
+        grad: Tensor,
+        by_rows: Tensor | None,
+        saved: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    ) -> VarianceGradient:
+        rows, residual, spread, shift = saved
+        total, by_spread = torch.empty_like(rows), torch.zeros_like(spread)
+        by_shift = None if shift is None else torch.zeros_like(shift)
+        by_own = grad.masked_fill(residual == 0, 0)
+        for piece in pieces(rows):
+            part, out = rows[piece], total[piece]
+            inner = learned(part, spread, shift).mul_(2 * grad[piece, None])
+            torch.mul(part, -2 * by_own[piece, None], out=out)
+            out.addmm_(inner, spread.T)
+            if by_rows is not None:
+                out.add_(by_rows[piece])
+            by_spread.addmm_(part.T, inner)
+            if by_shift is not None:
+                by_shift.sub_(inner.sum(0))
+        return VarianceGradient(total, by_own, by_spread, by_shift)
+
+
+PIECEWISE = Piecewise()
+
+
+def _angle_into(sine: Tensor, cross: Tensor, inducing: Tensor, own: Tensor) -> Tensor:
+    """Write s into ``sine``; return π − θ."""
+    torch.mul(own, inducing, out=sine)
+    sine.addcmul_(cross, cross, value=-1).clamp_(min=0).sqrt_()
+    return torch.atan2(cross, sine).add_(math.pi / 2)

@@ -1,0 +1,57 @@
+r"""Maps ``(N, P, *space)`` of the data path: how they lie in memory and how they are worked on.
+
+A map holds :math:`G_{it}`: P numbers for every pixel. It is stored *channels last*, the P numbers
+of a pixel side by side, so that a product with a matrix over the inducing axis is one matrix
+product over *rows* (pixels), and a sum over it runs along memory.
+
+Elementwise work goes through a map in pieces that stay in the processor's cache: a dozen passes
+over a piece cost little more than one pass over the whole map from main memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+PIECE = 1 << 19
+"""Numbers in a piece of a map that is worked on at a time, on a CPU."""
+
+
+def channels_last(maps: Tensor) -> Tensor:
+    """The same map with the P numbers of a pixel side by side in memory."""
+    return maps.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+def as_rows(maps: Tensor) -> Tensor:
+    """``(N, P, *space)`` as ``(pixels, P)``; a view of a map stored channels last."""
+    return maps.movedim(1, -1).reshape(-1, maps.shape[1])
+
+
+def from_rows(rows: Tensor, count: int, space: torch.Size | tuple[int, ...]) -> Tensor:
+    """The map ``(count, P, *space)`` that has these rows."""
+    return rows.reshape(count, *space, rows.shape[1]).movedim(-1, 1)
+
+
+def pieces(rows: Tensor) -> Iterator[slice]:
+    """Slices of the rows of a map, each a piece to be worked on at a time."""
+    count, width = rows.shape
+    step = max(1, PIECE // width) if rows.device.type == "cpu" else max(1, count)
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+
+
+def product_dtype(maps: Tensor) -> torch.dtype:
+    """Precision of products with a map: its own, or that of ``torch.autocast``."""
+    kind = maps.device.type
+    if kind != "meta" and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return maps.dtype
+
+
+def without_autocast(maps: Tensor) -> AbstractContextManager[object]:
+    """A block in which ``torch.autocast`` leaves operands as they are."""
+    kind = maps.device.type
+    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
