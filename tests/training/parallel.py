@@ -3,6 +3,7 @@
 As a program, under torchrun: works every case out and writes the results to the folder given.
 """
 
+import copy
 import os
 import subprocess
 import sys
@@ -76,6 +77,8 @@ CASES = {
     "idle": {"body": _body("batch", more=(Idle(),))},
 }
 
+PIECES = ("image", "local", "none", "one image for two processes")
+
 
 def trainer_of(name, world=None, **options):
     """The trainer of a case, before the step that the case is about."""
@@ -86,9 +89,9 @@ def trainer_of(name, world=None, **options):
     torch.manual_seed(1)
     machine = dkm.DeepKernelMachine(
         dkm.PatchInput(2, 6),
-        case["body"],
+        copy.deepcopy(case["body"]),
         dkm.GPHead(8, 4),
-        case.get("likelihood", NODES),
+        copy.deepcopy(case.get("likelihood", NODES)),
         dtype=torch.float64,
     ).initialise(images, labels, seed=0)
     options = {"epochs": 2, "schedule": "constant", "batch_size": BATCH, **options}
@@ -106,7 +109,7 @@ def one_step(trainer):
     zero = torch.zeros(())
     return {
         "gradients": {n: zero.expand_as(p) if p.grad is None else p.grad for n, p in named},
-        "statistics": {n: b for n, b in trainer.model.named_buffers() if "running" in n},
+        "statistics": {n: b.clone() for n, b in trainer.model.named_buffers() if "running" in n},
         "figures": {n: torch.tensor(v, dtype=torch.float64) for n, v in figures.values.items()},
         "images": figures.images,
     }
@@ -136,10 +139,33 @@ def finished(process, seconds=120):
     return out, err
 
 
+def run_with_a_failure(trainer):
+    """A short run in which the last process fails once; its records and last state."""
+    objective, calls = trainer.model.objective, []
+
+    def sometimes(*args, **kwargs):
+        calls.append(None)
+        result = objective(*args, **kwargs)
+        if trainer.world.rank == trainer.world.size - 1 and len(calls) == 2:
+            raise dkm.NotFiniteError("the objective", torch.float64, 1, 1)
+        return result
+
+    trainer.model.objective = sometimes
+    trainer.run()
+    sink = trainer.sinks.sinks[0]
+    return {
+        "state": trainer.model.state_dict(),
+        "messages": [str(message) for message in sink.messages],
+        "steps": [record.values for record in sink.steps],
+        "epochs": [record.values for record in sink.epochs],
+    }
+
+
 def work(world: World, folder: Path) -> None:
     results = {name: one_step(trainer_of(name, world)) for name in CASES}
-    for name in ("batch", "none", "one image for two processes"):
+    for name in PIECES:
         results[f"{name}, in pieces"] = one_step(trainer_of(name, world, micro_batch=50))
+    results["failing"] = run_with_a_failure(trainer_of("batch", world, epochs=4))
     torch.save(results, folder / f"{world.rank}.pt")
 
 

@@ -1,10 +1,27 @@
 """Several processes make the steps that one would make, and outlive each other."""
 
+import csv
+import json
+import os
+import signal
 import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
-from parallel import CASES, finished, one_step, torchrun, trainer_of
+from parallel import (
+    CASES,
+    PIECES,
+    finished,
+    one_step,
+    run_with_a_failure,
+    torchrun,
+    trainer_of,
+)
+
+from convdkm.cli import run as run_command
+from convdkm.training.checkpoint import CheckpointStore
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="gloo on Linux")
 
@@ -19,19 +36,144 @@ def shared(tmp_path_factory):
 
 
 def deviation(ours, theirs):
-    """The largest difference relative to the largest number of each tensor."""
+    """The largest difference, relative to the largest number of a tensor or a little of all."""
     assert ours.keys() == theirs.keys()
-    return max(
-        float((ours[name] - theirs[name]).abs().max() / theirs[name].abs().max().clamp(min=1e-12))
-        for name in ours
-    )
+    largest = {name: float(value.abs().max()) for name, value in theirs.items()}
+    least = 1e-3 * max(largest.values(), default=1.0)
+    differences = {name: float((ours[name] - theirs[name]).abs().max()) for name in ours}
+    return max((differences[n] / max(largest[n], least) for n in ours), default=0.0)
+
+
+def require_same(ours, theirs, tolerance=1e-10):
+    assert ours["images"] == theirs["images"]
+    for what in ("gradients", "statistics", "figures"):
+        assert deviation(ours[what], theirs[what]) < tolerance, what
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_processes_give_the_gradients_of_one(shared, name):
     whole = one_step(trainer_of(name))
-    for result in (each[name] for each in shared):
-        assert result["images"] == whole["images"]
-        for what in ("gradients", "statistics", "figures"):
-            if whole[what]:
-                assert deviation(result[what], whole[what]) < 1e-9, what
+    for result in shared:
+        require_same(result[name], whole)
+
+
+@pytest.mark.parametrize("name", PIECES)
+def test_so_they_do_in_pieces(shared, name):
+    whole = one_step(trainer_of(name))
+    for result in shared:
+        require_same(result[f"{name}, in pieces"], whole)
+
+
+def test_where_one_fails_all_go_back(shared):
+    first, second = (each["failing"] for each in shared)
+    for name, value in first["state"].items():
+        assert torch.equal(value, second["state"][name]), name
+    assert len(first["messages"]) == 1
+    assert "step 2 was not taken: another process failed" in first["messages"][0]
+    alone = run_with_a_failure(trainer_of("batch", epochs=4))
+    for kind in ("steps", "epochs"):
+        require_same_records(first[kind], alone[kind])
+
+
+# -- the program -----------------------------------------------------------------------------------
+
+CLOCKS = {"seconds", "images_per_second"}
+
+
+def require_same_records(ours, theirs, tolerance=1e-6):
+    for record, expected in zip(ours, theirs, strict=True):
+        assert record.keys() == expected.keys()
+        for name in expected.keys() - CLOCKS:
+            value = pytest.approx(float(expected[name]), rel=tolerance, abs=tolerance)
+            assert float(record[name]) == value, name
+
+
+def rows(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def require_same_runs(folder, whole):
+    for name in ("steps.csv", "epochs.csv"):
+        require_same_records(rows(folder / name), rows(whole / name))
+    figures = [json.loads((each / "metrics.json").read_text()) for each in (folder, whole)]
+    require_same_records(figures[:1], figures[1:])
+
+
+RECIPE = [
+    *("--train-size=300", "--test-size=40", "--batch-size=18", "--epochs=3", "--seed=2"),
+    *("--inducing=8,8", "--blocks=1,1", "--evaluate-every=1", "--precision=float64"),
+    *("--crop=1", "--flip", "--whitening=zca", "--calibrate=50", "--validation=0.1"),
+    *("--expectation=monte-carlo", "--samples=20", "--checkpoint-minutes=1000", "-q"),
+]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A run by one process: 15 steps an epoch, and none by the clock saved in between."""
+    folder = tmp_path_factory.mktemp("alone") / "run"
+    assert run_command(["train", *RECIPE, "-o", str(folder)]) == 0
+    return folder
+
+
+def test_a_run_by_two_processes_is_that_of_one(alone, tmp_path):
+    folder = tmp_path / "run"
+    out, err = finished(torchrun("-m", "convdkm", "train", *RECIPE, "-o", folder))
+    assert out.splitlines()[-1] == str(folder)
+    assert "Warning" not in err
+    require_same_runs(folder, alone)
+
+
+def process_of(rank, launcher):
+    """The id of a process that torchrun started."""
+    children = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+    for child in children:
+        if f"\0RANK={rank}\0".encode() in Path(f"/proc/{child}/environ").read_bytes():
+            return int(child)
+    raise AssertionError(f"no process of rank {rank} among {children}")
+
+
+def killed(rank, folder, after):
+    """The output of a run one of whose two processes was killed after some steps."""
+    launcher = torchrun("-m", "convdkm", "train", *RECIPE, "-o", folder)
+    end = time.monotonic() + 90
+    try:
+        while not (folder / "steps.csv").exists() or len(rows(folder / "steps.csv")) < after:
+            assert launcher.poll() is None, launcher.communicate()[1]
+            assert time.monotonic() < end, "no step in 90 s"
+            time.sleep(0.01)
+        os.kill(process_of(rank, launcher), signal.SIGKILL)
+        out, err = launcher.communicate(timeout=60)
+    finally:
+        launcher.kill()
+    assert launcher.returncode != 0
+    assert not (folder / "metrics.json").exists()
+    return out, err
+
+
+def step_of(folder):
+    checkpoint, warning = CheckpointStore(folder / "checkpoints").load()
+    assert warning is None
+    return checkpoint.description["progress"]["step"]
+
+
+def test_a_killed_process_ends_the_run_with_all_saved(alone, tmp_path):
+    folder = tmp_path / "run"
+    _, err = killed(1, folder, after=19)
+    done = len(rows(folder / "steps.csv"))
+    assert 19 <= done < 45
+    assert step_of(folder) == done
+    assert f"Error: training stopped after step {done}, which is saved" in err
+    assert "another process is gone" in err
+    assert f"convdkm resume {folder}" in err
+    assert run_command(["resume", str(folder), "-q"]) == 0
+    require_same_runs(folder, alone)
+
+
+def test_if_the_leader_is_killed_the_run_goes_on_from_its_checkpoint(alone, tmp_path):
+    folder = tmp_path / "run"
+    _, err = killed(0, folder, after=19)
+    assert step_of(folder) in (15, 30)
+    assert f"convdkm resume {folder}" in err
+    finished(torchrun("-m", "convdkm", "resume", folder, "-q", processes=3))
+    require_same_runs(folder, alone)
