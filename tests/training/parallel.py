@@ -4,11 +4,14 @@ As a program, under torchrun: works every case out and writes the results to the
 """
 
 import copy
+import csv
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 
 import convdkm as dkm
@@ -115,6 +118,21 @@ def one_step(trainer):
     }
 
 
+def deviation(ours, theirs):
+    """The largest difference, relative to the largest number of a tensor or a little of all."""
+    assert ours.keys() == theirs.keys()
+    largest = {name: float(value.abs().max()) for name, value in theirs.items()}
+    least = 1e-3 * max(largest.values(), default=1.0)
+    differences = {name: float((ours[name] - theirs[name]).abs().max()) for name in ours}
+    return max((differences[n] / max(largest[n], least) for n in ours), default=0.0)
+
+
+def require_same(ours, theirs, tolerance=1e-10):
+    assert ours["images"] == theirs["images"]
+    for what in ("gradients", "statistics", "figures"):
+        assert deviation(ours[what], theirs[what]) < tolerance, what
+
+
 def torchrun(*arguments, processes=2, **options):
     """A started torchrun on this machine, with output to be read."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("env", {})}
@@ -134,7 +152,7 @@ def finished(process, seconds=120):
     try:
         out, err = process.communicate(timeout=seconds)
     finally:
-        process.kill()
+        process.terminate()  # torchrun takes its processes with it
     assert process.returncode == 0, err
     return out, err
 
@@ -159,6 +177,37 @@ def run_with_a_failure(trainer):
         "steps": [record.values for record in sink.steps],
         "epochs": [record.values for record in sink.epochs],
     }
+
+
+CLOCKS = {"seconds", "images_per_second"}
+
+
+def require_same_records(ours, theirs, tolerance=1e-6):
+    for record, expected in zip(ours, theirs, strict=True):
+        assert record.keys() == expected.keys()
+        for name in expected.keys() - CLOCKS:
+            value = pytest.approx(float(expected[name]), rel=tolerance, abs=tolerance)
+            assert float(record[name]) == value, name
+
+
+def rows(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+def require_same_runs(folder, whole):
+    for name in ("steps.csv", "epochs.csv"):
+        require_same_records(rows(folder / name), rows(whole / name))
+    figures = [json.loads((each / "metrics.json").read_text()) for each in (folder, whole)]
+    require_same_records(figures[:1], figures[1:])
+
+
+RECIPE = [
+    *("--train-size=120", "--test-size=40", "--batch-size=18", "--epochs=3", "--seed=2"),
+    *("--inducing=8,8", "--blocks=1,1", "--evaluate-every=1", "--precision=float64"),
+    *("--crop=1", "--flip", "--whitening=zca", "--calibrate=50", "--validation=0.1"),
+    *("--expectation=monte-carlo", "--samples=20", "--checkpoint-minutes=1000", "-q"),
+]
 
 
 def work(world: World, folder: Path) -> None:
