@@ -137,6 +137,7 @@ def torchrun(*arguments, processes=2, **options):
     """A started torchrun on this machine, with output to be read."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("env", {})}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--local-addr", "127.0.0.1"]  # where names take long to resolve
     return subprocess.Popen(
         [*command, "--nproc-per-node", str(processes), *map(str, arguments)],
         stdout=subprocess.PIPE,

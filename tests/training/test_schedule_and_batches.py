@@ -9,7 +9,7 @@ from convdkm.config import TrainingConfig
 from convdkm.data.whitening import Standardise
 from convdkm.training.batches import Batches, generator_of, seed_of
 from convdkm.training.schedule import learning_rate
-from convdkm.training.world import World
+from convdkm.training.world import ProcessLostError, World, noticing_losses, parts
 
 
 def rates(total, **options):
@@ -125,3 +125,32 @@ def test_seeds_are_mixed_well():
     first = torch.rand(3, generator=generator_of(1, 2))
     assert torch.equal(first, torch.rand(3, generator=generator_of(1, 2)))
     assert not torch.equal(first, torch.rand(3, generator=generator_of(2, 1)))
+
+
+def test_parts_are_those_of_tensor_split():
+    for length in (0, 1, 7, 12):
+        for count in (1, 2, 5, 9):
+            expected = torch.arange(3, 3 + length).tensor_split(count)
+            found = parts(range(3, 3 + length), count)
+            assert [list(part) for part in found] == [part.tolist() for part in expected]
+
+
+@pytest.mark.parametrize("total", [23, 6, 2])
+def test_augmentation_belongs_to_the_place_in_the_batch(images, total):
+    options = {"crop": 2, "flip": True, "seed": 4}
+    images, labels = images[:total], torch.arange(total)
+    alone = Batches(images, labels, 6, **options)
+    shares = [Batches(images, labels, 6, world=World(rank, 3), **options) for rank in range(3)]
+    for step, (whole, *each) in enumerate(
+        zip(alone.epoch(1), *(s.epoch(1) for s in shares), strict=True)
+    ):
+        counted = [len(share) for share in World(0, 3).shares(alone.size(step))]
+        together = torch.cat([x[:n] for (x, _), n in zip(each, counted, strict=True)])
+        assert torch.equal(together, whole[0])
+        assert all(len(x) for x, _ in each), "a process without a share borrows an image"
+
+
+def test_only_lost_processes_are_reported_as_such():
+    with pytest.raises(RuntimeError, match="timed out") as error, noticing_losses():
+        raise RuntimeError("the download timed out")
+    assert not isinstance(error.value, ProcessLostError)

@@ -39,11 +39,11 @@ class World:
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Each of the values, summed over the processes."""
-        return self._reduced(values, distributed.ReduceOp.SUM)
+        return self._reduced(values, "SUM")
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any of the processes."""
-        return self._reduced([float(flag)], distributed.ReduceOp.MAX) != [0.0]
+        return self._reduced([float(flag)], "MAX") != [0.0]
 
     def require_success(self, failure: NumericalError | None) -> None:
         """Raise in every process if there was a failure in any, so that all go on alike."""
@@ -58,13 +58,13 @@ class World:
         distributed.broadcast_object_list(holder, src=0)
         return holder[0]
 
-    def _reduced(self, values: Sequence[float], how: Any) -> list[float]:
+    def _reduced(self, values: Sequence[float], how: str) -> list[float]:
         if self.size == 1:
             return list(values)
         nccl = distributed.get_backend() == "nccl"
         device = torch.device("cuda", torch.cuda.current_device()) if nccl else None
         tensor = torch.tensor(values, dtype=torch.float64, device=device)
-        distributed.all_reduce(tensor, how)
+        distributed.all_reduce(tensor, getattr(distributed.ReduceOp, how))
         reduced: list[float] = tensor.tolist()
         return reduced
 
@@ -116,7 +116,8 @@ def noticing_losses() -> Iterator[None]:
         yield
     except RuntimeError as error:
         reason = (str(error).splitlines() or [""])[0]
-        if isinstance(error, ConvDKMError) or not _LOST.search(reason):
+        together = distributed.is_available() and distributed.is_initialized()
+        if not together or isinstance(error, ConvDKMError) or not _LOST.search(reason):
             raise
         raise ProcessLostError(f"another process is gone or does not answer ({reason})") from error
 
