@@ -1,6 +1,7 @@
 """Learning rates and batches are functions of the step alone."""
 
 import math
+import signal
 
 import pytest
 import torch
@@ -9,7 +10,13 @@ from convdkm.config import TrainingConfig
 from convdkm.data.whitening import Standardise
 from convdkm.training.batches import Batches, generator_of, seed_of
 from convdkm.training.schedule import learning_rate
-from convdkm.training.world import ProcessLostError, World, noticing_losses, parts
+from convdkm.training.world import (
+    ProcessLostError,
+    World,
+    deferred_termination,
+    noticing_losses,
+    parts,
+)
 
 
 def rates(total, **options):
@@ -154,3 +161,22 @@ def test_only_lost_processes_are_reported_as_such():
     with pytest.raises(RuntimeError, match="timed out") as error, noticing_losses():
         raise RuntimeError("the download timed out")
     assert not isinstance(error.value, ProcessLostError)
+
+
+def test_termination_waits_for_the_step_where_several_train():
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with deferred_termination(World()) as terminated:
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        with deferred_termination(World(0, 2)) as terminated:
+            assert not terminated()
+            signal.raise_signal(signal.SIGTERM)
+            assert terminated()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with deferred_termination(World(0, 2)) as terminated:
+            signal.raise_signal(signal.SIGTERM)
+            assert not terminated()
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -29,7 +29,7 @@ from convdkm.training.passes import Figures, Passes
 from convdkm.training.schedule import learning_rate
 from convdkm.training.sinks import EpochRecord, RunInfo, Sink, Sinks, StepRecord
 from convdkm.training.snapshot import Snapshot
-from convdkm.training.world import ProcessLostError, noticing_losses
+from convdkm.training.world import ProcessLostError, deferred_termination, noticing_losses
 
 Evaluate = Callable[[], dict[str, float]]
 
@@ -119,19 +119,20 @@ class Trainer:
         self._snapshot.take()
         device = self.model.device
         forked = [device] if device.type == "cuda" else []
-        try:
-            with noticing_losses(), torch.random.fork_rng(devices=forked):
-                self._run()
-        except ProcessLostError as error:
-            self.save()
-            saved = self.store is not None and self.world.leads
-            raise ProcessLostError(
-                f"training stopped after step {self.progress.step}{', which is saved' * saved}:"
-                f" {error}"
-            ) from error
+        with deferred_termination(self.world) as terminated:
+            try:
+                with noticing_losses(), torch.random.fork_rng(devices=forked):
+                    self._run(terminated)
+            except ProcessLostError as error:
+                self.save()
+                saved = self.store is not None and self.world.leads
+                raise ProcessLostError(
+                    f"training stopped after step {self.progress.step}"
+                    f"{', which is saved' * saved}: {error}"
+                ) from error
         return self.progress
 
-    def _run(self) -> None:
+    def _run(self, terminated: Callable[[], bool]) -> None:
         progress, steps = self.progress, self.batches.steps
         clock = Clock(progress.seconds)
         saved = clock.seconds
@@ -146,7 +147,8 @@ class Trainer:
                 ends = progress.step % steps == 0
                 if ends:
                     self._end_epoch(figures, rate, clock)
-                stops = self.world.any(self.stop is not None and self.stop())
+                asked = terminated() or (self.stop is not None and self.stop())
+                stops = self.world.any(asked)
                 progress.interrupted = stops and progress.step < self.total_steps
                 due = clock.seconds - saved >= 60 * self.config.checkpoint_minutes
                 if ends or progress.interrupted or due:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from inspect import signature
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +72,7 @@ class Passes:
             # Running statistics are the same in all processes, being those of the whole batch.
             names = signature(DistributedDataParallel).parameters
             new = "forward_sync_buffers" in names  # of PyTorch 2.13 and later
-            option = {"forward_sync_buffers" if new else "broadcast_buffers": False}
+            option: dict[str, Any] = {"forward_sync_buffers" if new else "broadcast_buffers": False}
             self._parallel = DistributedDataParallel(self._loss, **option)
 
     def gradients(self, inputs: Tensor, targets: Tensor, *, total: int, seed: int) -> Figures:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -101,6 +103,25 @@ def joined_world(timeout_minutes: float = 30) -> Iterator[World]:
             yield World(distributed.get_rank(), size)
     finally:
         distributed.destroy_process_group()
+
+
+@contextmanager
+def deferred_termination(world: World) -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM came, which inside the block does not end the process.
+
+    ``torchrun`` sends it to those that are left when a process has died: the leader has to save
+    first. Left alone where there is one process, or where the program sees to the signal itself.
+    """
+    asked: list[int] = []
+    ours = threading.current_thread() is threading.main_thread() and world.size > 1
+    ours = ours and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    try:
+        yield lambda: bool(asked)
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 _LOST = re.compile(
