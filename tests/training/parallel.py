@@ -18,6 +18,7 @@ import convdkm as dkm
 from convdkm.config import TrainingConfig
 from convdkm.layers.base import IdentityPlan
 from convdkm.training.batches import Batches
+from convdkm.training.checkpoint import CheckpointStore
 from convdkm.training.loop import Trainer
 from convdkm.training.sinks import MemorySink
 from convdkm.training.world import World, joined_world
@@ -194,6 +195,12 @@ def require_same_records(ours, theirs, tolerance=1e-6):
 def rows(path):
     with path.open() as file:
         return list(csv.DictReader(file))
+
+
+def step_of(folder):
+    checkpoint, warning = CheckpointStore(folder / "checkpoints").load()
+    assert warning is None
+    return checkpoint.description["progress"]["step"]
 
 
 def require_same_runs(folder, whole):

@@ -19,12 +19,12 @@ from parallel import (
     require_same_runs,
     rows,
     run_with_a_failure,
+    step_of,
     torchrun,
     trainer_of,
 )
 
 from convdkm.cli import run as run_command
-from convdkm.training.checkpoint import CheckpointStore
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="gloo on Linux")
 
@@ -107,12 +107,6 @@ def killed(rank, folder, after):
     assert launcher.returncode != 0
     assert not (folder / "metrics.json").exists()
     return out, err
-
-
-def step_of(folder):
-    checkpoint, warning = CheckpointStore(folder / "checkpoints").load()
-    assert warning is None
-    return checkpoint.description["progress"]["step"]
 
 
 def test_a_killed_process_ends_the_run_with_all_saved(alone, tmp_path):

@@ -2,11 +2,14 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 
 import pytest
-from parallel import RECIPE, finished, require_same_runs
+from parallel import RECIPE, finished, require_same_runs, rows, step_of
 
 from convdkm.cli import run as run_command
 
@@ -15,6 +18,14 @@ PORT = 29577
 
 def ip(*arguments):
     return subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
+
+
+def end_all_on(name):
+    """Kill what runs in a namespace."""
+    inside = subprocess.run(["ip", "netns", "pids", name], capture_output=True, check=False)
+    for process in inside.stdout.split():
+        with suppress(ProcessLookupError):
+            os.kill(int(process), signal.SIGKILL)
 
 
 @pytest.fixture
@@ -42,6 +53,7 @@ def hosts():
         yield list(zip(names, addresses, cables, strict=True))
     finally:
         for name in names:
+            end_all_on(name)
             subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
 
 
@@ -73,3 +85,26 @@ def test_two_hosts_train_as_one_process(hosts, tmp_path):
     outputs = [finished(process)[0] for process in started]
     assert [str(folder) in out for out in outputs] == [True, False], "one process speaks"
     require_same_runs(folder, whole)
+
+
+def test_a_host_that_is_cut_off_does_not_hold_the_other_up(hosts, tmp_path):
+    """No process dies and no connection is closed: only the time tells."""
+    folder = tmp_path / "run"
+    recipe = [*RECIPE, "--epochs=1000", "--timeout-minutes=0.3"]
+    first, second = (on_host(host, hosts[0][1], "train", *recipe, "-o", folder) for host in hosts)
+    end = time.monotonic() + 90
+    try:
+        while not (folder / "steps.csv").exists() or len(rows(folder / "steps.csv")) < 2:
+            assert first.poll() is None, "the run has ended"
+            assert time.monotonic() < end, "no step in 90 s"
+            time.sleep(0.01)
+        ip("-n", hosts[0][0], "link", "set", hosts[0][2], "down")
+        _, err = first.communicate(timeout=60)
+    finally:
+        for name, _, _ in hosts:
+            end_all_on(name)
+        first.communicate()
+        second.communicate()
+    done = len(rows(folder / "steps.csv"))
+    assert f"training stopped after step {done}, which is saved: another process" in err
+    assert step_of(folder) == done
