@@ -191,7 +191,10 @@ class TrainingConfig(Section):
     """How the machine is trained, and on what."""
 
     epochs: PositiveInt = Field(100, description="passes over the training images")
-    batch_size: PositiveInt = Field(256, description="images a step")
+    batch_size: PositiveInt = Field(256, description="images a step, over all processes")
+    micro_batch: PositiveInt | None = Field(
+        None, description="images that a process works on at a time, to save memory; all by default"
+    )
     learning_rate: Annotated[float, Field(gt=0)] = Field(0.01, description="Adam's, at its peak")
     betas: Rates = Field((0.8, 0.9), description="Adam's averaging weights")
     schedule: ScheduleName = Field("steps", description="of the learning rate")
@@ -213,6 +216,11 @@ class TrainingConfig(Section):
     evaluation_batch: PositiveInt = Field(500, description="images at a time in evaluation")
     checkpoint_minutes: Annotated[float, Field(ge=0)] = Field(
         5.0, description="minutes between checkpoints within an epoch; one is kept at every epoch"
+    )
+    timeout_minutes: Annotated[float, Field(gt=0)] = Field(
+        30.0,
+        description="several processes: how long one waits for the others; longer than an"
+        " evaluation takes",
     )
     retries: Annotated[int, Field(ge=0)] = Field(
         8, description="failed steps in a row before training gives up"

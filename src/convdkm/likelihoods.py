@@ -15,6 +15,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.head import Marginals
 from convdkm.layers.base import keep_dtype
+from convdkm.layers.synchronise import batch_noise
 from convdkm.numerics import cholesky, safe_sqrt, whiten
 from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
 
@@ -125,7 +126,7 @@ class Categorical(Likelihood):
             noise = self.nodes.to(mean.dtype)
         else:
             size = (len(mean), self.samples, self.num_outputs)
-            noise = torch.randn(size, dtype=mean.dtype, device=mean.device)
+            noise = batch_noise(size, mean)
         return mean + safe_sqrt(marginals.variance).unsqueeze(1) * noise
 
     def check_targets(self, targets: Tensor, count: int) -> Tensor:
@@ -220,7 +221,7 @@ class Gaussian(Likelihood):
             squares = (targets - mean).square() + variance
         else:
             size = (self.samples, *mean.shape)
-            draws = torch.randn(size, dtype=mean.dtype, device=mean.device)
+            draws = batch_noise(size, mean, images=1)
             squares = (targets - mean - safe_sqrt(variance) * draws).square().mean(0)
         constant = self.num_outputs * torch.log(2 * math.pi * noise)
         return -0.5 * (constant + squares.sum(1) / noise)

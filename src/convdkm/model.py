@@ -256,7 +256,12 @@ class DeepKernelMachine(nn.Module):
         return self.marginals(inputs)
 
     def objective(
-        self, inputs: Tensor, targets: Tensor, *, num_data: int | None = None
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        *,
+        num_data: int | None = None,
+        plan: ModelPlan | None = None,
     ) -> Objective:
         """The objective on a mini-batch, to be maximised.
 
@@ -264,12 +269,13 @@ class DeepKernelMachine(nn.Module):
             inputs: a batch of images or vectors.
             targets: their labels, or real targets.
             num_data: size of the whole training set; the size of the batch if not given.
+            plan: the inducing chain, where :meth:`plan` has worked it out for these parameters.
         """
         inputs = self._checked(inputs)
         targets = self.likelihood.check_targets(targets, len(inputs)).to(self.device)
         num_data = len(inputs) if num_data is None else num_data
         check_positive(num_data=num_data)
-        plan = self.plan()
+        plan = self.plan() if plan is None else plan
         marginals = self._marginals(plan, inputs)
         expected = self.likelihood.expected_log_prob(marginals, targets).mean()
         head_kl = plan.head_kl.expand(self.head.num_outputs)

@@ -283,6 +283,16 @@ def test_the_papers_presets_run(preset):
     assert run.config.training.betas == (0.8, 0.9)
 
 
+def test_shapes_from_data_survive_a_stop(tmp_path):
+    """Parameters that have no shape before data is seen are in the optimiser of a resumed run."""
+    options = {**TINY, "data_scale": "location", "top": "linear"}
+    sink = MemorySink()
+    stop = {"sinks": [sink], "stop": lambda: len(sink.steps) == 2}
+    fit("quick", "digits", folder=tmp_path / "i", **stop, **options)
+    done = resume(tmp_path / "i")
+    assert comparable(done.metrics) == comparable(fit("quick", "digits", **options).metrics)
+
+
 def test_not_a_run(tmp_path):
     with pytest.raises(InvalidInputError, match="does not exist"):
         Run.open(tmp_path / "nowhere")

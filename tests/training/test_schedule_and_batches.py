@@ -1,6 +1,7 @@
 """Learning rates and batches are functions of the step alone."""
 
 import math
+import signal
 
 import pytest
 import torch
@@ -9,7 +10,13 @@ from convdkm.config import TrainingConfig
 from convdkm.data.whitening import Standardise
 from convdkm.training.batches import Batches, generator_of, seed_of
 from convdkm.training.schedule import learning_rate
-from convdkm.training.world import World
+from convdkm.training.world import (
+    ProcessLostError,
+    World,
+    deferred_termination,
+    noticing_losses,
+    parts,
+)
 
 
 def rates(total, **options):
@@ -125,3 +132,51 @@ def test_seeds_are_mixed_well():
     first = torch.rand(3, generator=generator_of(1, 2))
     assert torch.equal(first, torch.rand(3, generator=generator_of(1, 2)))
     assert not torch.equal(first, torch.rand(3, generator=generator_of(2, 1)))
+
+
+def test_parts_are_those_of_tensor_split():
+    for length in (0, 1, 7, 12):
+        for count in (1, 2, 5, 9):
+            expected = torch.arange(3, 3 + length).tensor_split(count)
+            found = parts(range(3, 3 + length), count)
+            assert [list(part) for part in found] == [part.tolist() for part in expected]
+
+
+@pytest.mark.parametrize("total", [23, 6, 2])
+def test_augmentation_belongs_to_the_place_in_the_batch(images, total):
+    options = {"crop": 2, "flip": True, "seed": 4}
+    images, labels = images[:total], torch.arange(total)
+    alone = Batches(images, labels, 6, **options)
+    shares = [Batches(images, labels, 6, world=World(rank, 3), **options) for rank in range(3)]
+    for step, (whole, *each) in enumerate(
+        zip(alone.epoch(1), *(s.epoch(1) for s in shares), strict=True)
+    ):
+        counted = [len(share) for share in World(0, 3).shares(alone.size(step))]
+        together = torch.cat([x[:n] for (x, _), n in zip(each, counted, strict=True)])
+        assert torch.equal(together, whole[0])
+        assert all(len(x) for x, _ in each), "a process without a share borrows an image"
+
+
+def test_only_lost_processes_are_reported_as_such():
+    with pytest.raises(RuntimeError, match="timed out") as error, noticing_losses():
+        raise RuntimeError("the download timed out")
+    assert not isinstance(error.value, ProcessLostError)
+
+
+def test_termination_waits_for_the_step_where_several_train():
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with deferred_termination(World()) as terminated:
+            assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        with deferred_termination(World(0, 2)) as terminated:
+            assert not terminated()
+            signal.raise_signal(signal.SIGTERM)
+            assert terminated()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        with deferred_termination(World(0, 2)) as terminated:
+            signal.raise_signal(signal.SIGTERM)
+            assert not terminated()
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -39,8 +39,8 @@ def run(arguments: Sequence[str]) -> int:
         if not _is_out_of_memory(error):
             raise
         return _fail(
-            "out of memory; try a smaller --batch-size or --evaluation-batch, or fewer inducing"
-            f" points ({_first_line(error)})",
+            "out of memory; try --micro-batch 32, a smaller --batch-size or --evaluation-batch, or"
+            f" fewer inducing points ({_first_line(error)})",
             1,
         )
     return code if isinstance(code, int) else 0

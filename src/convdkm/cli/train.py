@@ -34,7 +34,7 @@ def train_run(
     from convdkm.training.fit import fit
     from convdkm.training.world import joined_world
 
-    with joined_world() as world:
+    with joined_world(settings.training.timeout_minutes) as world:
         folder = world.from_leader(output or _new_folder(settings.data.dataset, preset))
         _follow(
             lambda **more: fit(settings, settings.data.dataset, folder=folder, **more),

@@ -15,6 +15,8 @@ def random_crop_flip(
     margin: int = 4,
     flip: bool = True,
     generator: torch.Generator | None = None,
+    first: int = 0,
+    total: int | None = None,
 ) -> Tensor:
     """Each image cropped at random from itself with a margin of zeros, and mirrored at random.
 
@@ -25,6 +27,8 @@ def random_crop_flip(
         margin: how many zeros are put around an image; the crop moves by up to as many pixels.
         flip: whether to mirror left and right, with probability one half.
         generator: a CPU generator; by default PyTorch's own.
+        first, total: the images are those from ``first`` on of a batch of ``total``, and are
+            cropped and mirrored as in the whole batch.
     """
     if images.ndim != 4:
         raise InvalidInputError(
@@ -33,10 +37,12 @@ def random_crop_flip(
     if not isinstance(margin, int) or margin < 0:
         raise InvalidInputError(f"margin must be an integer of 0 or more, got {margin!r}")
     count, _, height, width = images.shape
-    top, left = torch.randint(2 * margin + 1, (2, count, 1), generator=generator)
+    total = count if total is None else total
+    own = slice(first, first + count)
+    top, left = torch.randint(2 * margin + 1, (2, total, 1), generator=generator)[:, own]
     rows, columns = top + torch.arange(height), left + torch.arange(width)
     if flip:
-        straight = torch.rand(count, 1, generator=generator) < 0.5
+        straight = torch.rand(total, 1, generator=generator)[own] < 0.5
         columns = torch.where(straight, columns, columns.flip(1))
     which = torch.arange(count).reshape(-1, 1, 1)
     place = (which, rows.unsqueeze(2), columns.unsqueeze(1))

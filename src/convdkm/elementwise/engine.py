@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from convdkm.maps import product_dtype, without_autocast

@@ -21,6 +21,7 @@ from convdkm.choices import DataNorm, DataScale, InducingNorm, InducingScale, St
 from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import LazyState, Plan
+from convdkm.layers.synchronise import batch_mean
 from convdkm.numerics import explained, factorised, left_multiply, mix
 
 
@@ -228,9 +229,9 @@ class Norm(RunningStatistics):
     def _variance(self, tt: Tensor) -> Tensor:
         """:math:`A^2`, in a shape that broadcasts to ``(N, *space)``."""
         if self.data == "batch":
-            return tt.mean()
+            return batch_mean(tt, tuple(range(tt.ndim)))
         if self.data == "location":
-            return tt.mean(0)
+            return batch_mean(tt, (0,))
         if self.data == "image":
             places = tuple(range(1, tt.ndim))
             return tt.mean(places, keepdim=True) if places else tt
@@ -327,4 +328,4 @@ class Centre(RunningStatistics):
 
 def inducing_mean(it: Tensor) -> Tensor:
     """Mean over images and places, ``(P_i,)``."""
-    return it.mean((0, *range(2, it.ndim)))
+    return batch_mean(it, (0, *range(2, it.ndim)))

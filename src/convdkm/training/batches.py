@@ -30,9 +30,9 @@ def seed_of(*entropy: int) -> int:
 class Batches:
     """The training set in random order, anew in every epoch.
 
-    Order and augmentation are functions of (seed, epoch, step), so that a run can go on from any
-    step without a saved state. Images live on the device and whole batches are worked on at once:
-    the model never waits for a file.
+    Order and augmentation are functions of (seed, epoch, step) and the place in the batch, so that
+    a run can go on from any step without a saved state, with any number of processes. Images live
+    on the device and whole batches are worked on at once: the model never waits for a file.
 
     Args:
         images: as loaded, ``(N, channels, *space)``; vectors ``(N, features)`` if neither
@@ -76,19 +76,32 @@ class Batches:
         """Steps in an epoch."""
         return -(-self.num_data // self.batch_size)
 
+    def size(self, step: int) -> int:
+        """Images in the batch of a step (from 0), over all processes."""
+        return min(self.batch_size, self.num_data - step % self.steps * self.batch_size)
+
     def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of epoch ``number`` (from 0), beginning with step ``start`` (from 0)."""
+        """The batches of epoch ``number`` (from 0), beginning with step ``start`` (from 0).
+
+        Of each, this process's share; where it has none, the first image of the batch.
+        """
         order = torch.randperm(self.num_data, generator=generator_of(self.seed, 1, number))
         for step, chosen in enumerate(order.split(self.batch_size)[start:], start):
-            own = chosen.tensor_split(self.world.size)[self.world.rank]
-            own = own if len(own) else chosen[:1]
-            index = own.to(self.images.device)
-            yield self._prepared(self.images[index], number, step), self.targets[index]
+            own = self.world.shares(len(chosen))[self.world.rank] or range(1)
+            index = chosen[own.start : own.stop].to(self.images.device)
+            inputs = self._prepared(self.images[index], number, step, own.start, len(chosen))
+            yield inputs, self.targets[index]
 
-    def clean(self, count: int) -> Iterator[Tensor]:
-        """At most ``count`` images, chosen once, whitened and not augmented, in batches."""
+    def clean(self, count: int, at_a_time: int | None = None) -> Iterator[Tensor]:
+        """At most ``count`` images, chosen once, whitened and not augmented, in batches.
+
+        They are the same in all processes.
+
+        Args:
+            at_a_time: size of these batches; as in training by default.
+        """
         order = torch.randperm(self.num_data, generator=generator_of(self.seed, 2))[:count]
-        for chosen in order.split(self.batch_size):
+        for chosen in order.split(at_a_time or self.batch_size):
             index = chosen.to(self.images.device)
             if self.whiten_first:
                 yield self.images[index]
@@ -102,8 +115,14 @@ class Batches:
         parts = images.split(4096)
         return torch.cat([self.whitening(part) for part in parts]) if parts else images
 
-    def _prepared(self, images: Tensor, epoch: int, step: int) -> Tensor:
+    def _prepared(self, images: Tensor, epoch: int, step: int, first: int, total: int) -> Tensor:
         if self.crop or self.flip:
-            generator = generator_of(self.seed, 3, epoch, step, self.world.rank)
-            images = random_crop_flip(images, margin=self.crop, flip=self.flip, generator=generator)
+            images = random_crop_flip(
+                images,
+                margin=self.crop,
+                flip=self.flip,
+                generator=generator_of(self.seed, 3, epoch, step, 0),
+                first=first,
+                total=total,
+            )
         return images if self.whiten_first else self.whitened(images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -36,7 +37,7 @@ from convdkm.training.run import (
 )
 from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
 from convdkm.training.sources import as_dataset, load_dataset, prepared
-from convdkm.training.world import World, find_device, joined_world
+from convdkm.training.world import ProcessLostError, World, find_device, joined_world
 
 Stop = Callable[[], bool]
 
@@ -78,7 +79,7 @@ def fit(
         chosen = preset(model if isinstance(model, str) else "quick")
         config = chosen.config(name, **options)
     own = model if isinstance(model, DeepKernelMachine) else None
-    with joined_world() as world:
+    with joined_world(config.training.timeout_minutes) as world:
         folder = None if folder is None else Path(folder)
         if folder is not None and world.leads:
             _check_free(folder, overwrite)
@@ -107,7 +108,7 @@ def resume(
     folder = Path(folder)
     config = read_config(folder).updated(options)
     dataset = None if data is None else as_dataset(data)[0] or load_dataset(config)
-    with joined_world() as world:
+    with joined_world(config.training.timeout_minutes) as world:
         checkpoint, warning = CheckpointStore(folder / CHECKPOINTS).load()
         session = Session(
             config,
@@ -225,8 +226,16 @@ class Session:
             detail["folder"] = str(self.folder)
         if self.folder is not None and self.world.leads:
             (self.folder / METRICS).unlink(missing_ok=True)  # of a shorter run
-        with trainer.sinks:
-            progress = trainer.run(trainer.info(config.data.dataset, **detail))
+        if self.world.size > 1:
+            detail["processes"] = str(self.world.size)
+        try:
+            with trainer.sinks:
+                progress = trainer.run(trainer.info(config.data.dataset, **detail))
+        except ProcessLostError as error:
+            if self.folder is None:
+                raise
+            command = f"convdkm resume {shlex.quote(str(self.folder))}"
+            raise ProcessLostError(f"{error}. Go on with\n  {command}") from error
         self.result.step = progress.step
         if not progress.interrupted and self.world.leads:
             self.result.metrics = self._final_metrics()
@@ -269,6 +278,8 @@ class Session:
                 channels = data.train_images.shape[1]
                 model = build_model(config.model, channels, data.num_classes, dtype_of(config))
             if checkpoint is not None:
+                # Now, since some parameters have no shape before, and the optimiser needs them all.
+                model.load_state_dict(checkpoint.part("model"))
                 return model
             count = min(config.data.inducing_images, len(data.train_images))
             some = replace(

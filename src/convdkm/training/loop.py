@@ -1,7 +1,7 @@
 """The training loop: Adam on the objective, with evaluation, checkpoints and recovery.
 
 Plain PyTorch, for one process or for those that ``torchrun`` starts: each takes its share of every
-batch, gradients are averaged, and the first process writes the files.
+batch, together they make the step that one process would make, and the first writes the files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 from convdkm.config import TrainingConfig
 from convdkm.errors import ConvDKMError, NotFiniteError, NumericalError
 from convdkm.layers.norm import RunningStatistics
-from convdkm.model import DeepKernelMachine, Objective
+from convdkm.model import DeepKernelMachine
 from convdkm.training.batches import Batches, seed_of
 from convdkm.training.checkpoint import (
     Checkpoint,
@@ -25,9 +25,11 @@ from convdkm.training.checkpoint import (
     load_optimiser_tensors,
     optimiser_tensors,
 )
+from convdkm.training.passes import Figures, Passes
 from convdkm.training.schedule import learning_rate
 from convdkm.training.sinks import EpochRecord, RunInfo, Sink, Sinks, StepRecord
 from convdkm.training.snapshot import Snapshot
+from convdkm.training.world import ProcessLostError, deferred_termination, noticing_losses
 
 Evaluate = Callable[[], dict[str, float]]
 
@@ -94,6 +96,7 @@ class Trainer:
         )
         self.progress = Progress()
         self._snapshot = Snapshot(model, self.optimiser)
+        self._passes: Passes | None = None
 
     @property
     def total_steps(self) -> int:
@@ -107,48 +110,67 @@ class Trainer:
         self.progress.interrupted = False
 
     def run(self, info: RunInfo | None = None) -> Progress:
-        """Train until the last epoch is done, or until told to stop."""
-        progress, steps = self.progress, self.batches.steps
-        clock = Clock(progress.seconds)
-        saved = clock.seconds
+        """Train until the last epoch is done, or until told to stop.
+
+        Raises:
+            ProcessLostError: another process is gone; the state after the last step is saved.
+        """
         self.sinks.start(info or self.info())
         self._snapshot.take()
         device = self.model.device
         forked = [device] if device.type == "cuda" else []
-        with torch.random.fork_rng(devices=forked):
-            while progress.step < self.total_steps:
-                epoch, first = divmod(progress.step, steps)
-                for inputs, targets in self.batches.epoch(epoch, first):
-                    began = clock.seconds
-                    objective, rate = self.step_until_it_works(inputs, targets)
-                    progress.step += 1
-                    progress.seconds = clock.seconds
-                    self._record(objective, targets, rate, clock.seconds - began)
-                    ends = progress.step % steps == 0
-                    stops = self.world.any(self.stop is not None and self.stop())
-                    progress.interrupted = stops and progress.step < self.total_steps
-                    if ends:
-                        self._end_epoch(objective, rate, clock)
-                    due = clock.seconds - saved >= 60 * self.config.checkpoint_minutes
-                    if ends or progress.interrupted or self.world.any(due):
-                        self.save()
-                        saved = clock.seconds
-                    if progress.interrupted:
-                        return progress
-        return progress
+        with deferred_termination(self.world) as terminated:
+            try:
+                with noticing_losses(), torch.random.fork_rng(devices=forked):
+                    self._run(terminated)
+            except ProcessLostError as error:
+                self.save()
+                saved = self.store is not None and self.world.leads
+                raise ProcessLostError(
+                    f"training stopped after step {self.progress.step}"
+                    f"{', which is saved' * saved}: {error}"
+                ) from error
+        return self.progress
+
+    def _run(self, terminated: Callable[[], bool]) -> None:
+        progress, steps = self.progress, self.batches.steps
+        clock = Clock(progress.seconds)
+        saved = clock.seconds
+        while progress.step < self.total_steps:
+            epoch, first = divmod(progress.step, steps)
+            for inputs, targets in self.batches.epoch(epoch, first):
+                began = clock.seconds
+                figures, rate = self.step_until_it_works(inputs, targets)
+                progress.step += 1
+                progress.seconds = clock.seconds
+                self._record(figures, rate, clock.seconds - began)
+                ends = progress.step % steps == 0
+                if ends:
+                    self._end_epoch(figures, rate, clock)
+                asked = terminated() or (self.stop is not None and self.stop())
+                stops = self.world.any(asked)
+                progress.interrupted = stops and progress.step < self.total_steps
+                due = clock.seconds - saved >= 60 * self.config.checkpoint_minutes
+                if ends or progress.interrupted or due:
+                    self.save()
+                    saved = clock.seconds
+                if progress.interrupted:
+                    return
 
     # -- one step ------------------------------------------------------------------------------
 
-    def step(self, inputs: Tensor, targets: Tensor) -> tuple[Objective, float]:
-        """One step of Adam; raises before anything is changed if a number is not finite."""
+    def step(self, inputs: Tensor, targets: Tensor) -> tuple[Figures, float]:
+        """One step of Adam; raises before parameters are changed if a number is not finite."""
         progress = self.progress
-        torch.manual_seed(seed_of(self.config.seed, 4, progress.step, self.world.rank))
-        self.model.train()
-        self.optimiser.zero_grad()
-        objective = self.model.objective(inputs, targets, num_data=self.batches.num_data)
-        (-objective.total).backward()
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        self.world.average(gradients)
+        statistics = self._running_statistics()
+        before = [value.clone() for value in statistics] if self.world.size > 1 else []
+        try:
+            with noticing_losses():
+                figures = self.gradients(inputs, targets)
+        except ProcessLostError:
+            for value, old in zip(statistics, before, strict=True):
+                value.copy_(old)
+            raise
         self._require_finite_gradients()
         # The state of this moment gave a finite objective: it is what a failure goes back to.
         self._snapshot.take()
@@ -157,20 +179,32 @@ class Trainer:
             group["lr"] = rate
         self.optimiser.step()
         progress.caution = min(1.0, progress.caution * 1.05)
-        return objective, rate
+        return figures, rate
 
-    def step_until_it_works(self, inputs: Tensor, targets: Tensor) -> tuple[Objective, float]:
+    def gradients(self, inputs: Tensor, targets: Tensor) -> Figures:
+        """The gradient of minus the objective on the batch of the step under way."""
+        config, step = self.config, self.progress.step
+        if self._passes is None:
+            self._passes = Passes(
+                self.model,
+                self.world,
+                num_data=self.batches.num_data,
+                micro_batch=config.micro_batch,
+            )
+        self.model.train()
+        self.optimiser.zero_grad()
+        total = len(inputs) if self.world.size == 1 else self.batches.size(step)
+        seed = seed_of(config.seed, 4, step, 0)
+        return self._passes.gradients(inputs, targets, total=total, seed=seed)
+
+    def step_until_it_works(self, inputs: Tensor, targets: Tensor) -> tuple[Figures, float]:
         """A step; where it fails, back to the last good state and on with half the rate."""
         progress = self.progress
         for attempt in range(self.config.retries + 1):
-            failure: NumericalError | None = None
             try:
-                result = self.step(inputs, targets)
+                return self.step(inputs, targets)
             except NumericalError as error:
-                failure = error
-            if not self.world.any(failure is not None):
-                return result
-            reason = failure or "another process failed"
+                reason = error
             self._snapshot.restore()
             progress.caution /= 2
             self.sinks.message(
@@ -209,27 +243,21 @@ class Trainer:
             detail=detail,
         )
 
-    def _record(self, objective: Objective, targets: Tensor, rate: float, seconds: float) -> None:
-        values = {
-            "objective": objective.total.item(),
-            "expected_log_likelihood": objective.expected_log_likelihood.item(),
-            "head_kl": objective.head_kl.item() / objective.num_data,
-            "kl": objective.regulariser.item() / objective.num_data,
-        }
-        if not targets.dtype.is_floating_point:
-            hits = objective.marginals.mean.detach().argmax(1) == targets.to(self.model.device)
-            values["accuracy"] = hits.double().mean().item()
-        sums, count = self.progress.sums, len(targets)
-        for name, value in (*values.items(), ("images", 1.0)):
-            sums[name] = sums.get(name, 0.0) + value * count
+    def _record(self, figures: Figures, rate: float, seconds: float) -> None:
+        sums = self.progress.sums
+        for name, value in (*figures.values.items(), ("images", 1.0)):
+            sums[name] = sums.get(name, 0.0) + value * figures.images
         if self.world.leads:
-            values["learning_rate"] = rate
-            values["images_per_second"] = count * self.world.size / max(seconds, 1e-9)
-            values["seconds"] = self.progress.seconds
+            values = {
+                **figures.values,
+                "learning_rate": rate,
+                "images_per_second": figures.images / max(seconds, 1e-9),
+                "seconds": self.progress.seconds,
+            }
             epoch = -(-self.progress.step // self.batches.steps)
             self.sinks.step(StepRecord(self.progress.step, epoch, values))
 
-    def _end_epoch(self, objective: Objective, rate: float, clock: Clock) -> None:
+    def _end_epoch(self, figures: Figures, rate: float, clock: Clock) -> None:
         progress, config = self.progress, self.config
         epoch = progress.step // self.batches.steps
         sums, progress.sums = progress.sums, {}
@@ -239,9 +267,11 @@ class Trainer:
         values = {names.get(name, name): value for name, value in means.items()}
         every = config.evaluate_every
         last = progress.step == self.total_steps
-        self.average_statistics()
-        if last or (every and epoch % every == 0):
-            values.update(self._evaluated())
+        evaluates = last or (every and epoch % every == 0)
+        went_back = False
+        if evaluates:
+            found, went_back = self._evaluated()
+            values.update(found)
         progress.seconds = clock.seconds
         values |= {"learning_rate": rate, "seconds": progress.seconds}
         best = self.score in values and (
@@ -251,29 +281,37 @@ class Trainer:
             progress.best = values[self.score]
             self.save(as_best=True)
         if self.world.leads:
-            layers = {name: term.value.item() for name, term in objective.kl.items()}
+            layers = {name: value.item() for name, value in figures.layers.items()}
             self.sinks.epoch(EpochRecord(epoch, progress.step, values, layers))
+        # The leader alone evaluates; where it went back the others follow, once all is recorded.
+        if evaluates and self.world.any(went_back) and not went_back:
+            self._snapshot.restore()
+            self.calibrate()
 
-    def _evaluated(self) -> dict[str, float]:
-        """Figures of the evaluation; if it fails, once more from the last good state."""
+    def _evaluated(self) -> tuple[dict[str, float], bool]:
+        """Figures of the evaluation; if it fails, once more from the last good state.
+
+        And whether it did.
+        """
+        evaluate = self.evaluate if self.evaluate is not None and self.world.leads else dict
         try:
             self.calibrate()
-            return self.evaluate() if self.evaluate is not None and self.world.leads else {}
+            return evaluate(), False
         except NumericalError as error:
             self.sinks.message(f"evaluation failed: {error}. Going back one step", "warning")
             self._snapshot.restore()
         self.calibrate()
-        return self.evaluate() if self.evaluate is not None and self.world.leads else {}
+        return evaluate(), True
 
     def calibrate(self) -> None:
         """Make the running statistics exact for the parameters of the moment."""
-        if self.config.calibrate:
-            self.model.calibrate(self.batches.clean(self.config.calibrate))
+        count, at_a_time = self.config.calibrate, self.config.micro_batch
+        if count:
+            self.model.calibrate(self.batches.clean(count, at_a_time))
 
-    def average_statistics(self) -> None:
-        """The running statistics of all processes, as one."""
+    def _running_statistics(self) -> list[Tensor]:
         layers = (m for m in self.model.modules() if isinstance(m, RunningStatistics))
-        self.world.average([b for m in layers for b in m.buffers() if b.is_floating_point()])
+        return [value for layer in layers for value in layer.buffers()]
 
     def checkpoint(self) -> Checkpoint:
         """All that is needed to go on: model, optimiser, position, and what ``describe`` adds.

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from torch import distributed
 
-from convdkm.errors import InvalidInputError
+from convdkm.errors import ConvDKMError, InvalidInputError, NumericalError
+
+
+class ProcessLostError(ConvDKMError, ConnectionError):
+    """Another of the processes that train together is gone, or does not answer."""
 
 
 @dataclass(frozen=True)
@@ -27,21 +35,22 @@ class World:
         """Whether this process writes the files and speaks to the user."""
         return self.rank == 0
 
-    def average(self, tensors: list[Tensor]) -> None:
-        """Replace each tensor by its average over the processes."""
-        if self.size == 1:
-            return
-        for tensor in tensors:
-            distributed.all_reduce(tensor)
-            tensor.div_(self.size)
+    def shares(self, total: int) -> list[range]:
+        """The images of a batch of ``total`` that each process works on."""
+        return parts(range(total), self.size)
+
+    def sum(self, values: Sequence[float]) -> list[float]:
+        """Each of the values, summed over the processes."""
+        return self._reduced(values, "SUM")
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any of the processes."""
-        if self.size == 1:
-            return flag
-        value = torch.tensor(float(flag), device=self._device())
-        distributed.all_reduce(value, distributed.ReduceOp.MAX)
-        return bool(value > 0)
+        return self._reduced([float(flag)], "MAX") != [0.0]
+
+    def require_success(self, failure: NumericalError | None) -> None:
+        """Raise in every process if there was a failure in any, so that all go on alike."""
+        if self.any(failure is not None):
+            raise failure or NumericalError("another process failed")
 
     def from_leader(self, value: Any) -> Any:
         """The leader's value, in every process."""
@@ -51,14 +60,31 @@ class World:
         distributed.broadcast_object_list(holder, src=0)
         return holder[0]
 
-    def _device(self) -> torch.device:
+    def _reduced(self, values: Sequence[float], how: str) -> list[float]:
+        if self.size == 1:
+            return list(values)
         nccl = distributed.get_backend() == "nccl"
-        return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
+        device = torch.device("cuda", torch.cuda.current_device()) if nccl else None
+        tensor = torch.tensor(values, dtype=torch.float64, device=device)
+        distributed.all_reduce(tensor, getattr(distributed.ReduceOp, how))
+        reduced: list[float] = tensor.tolist()
+        return reduced
+
+
+def parts(images: range, count: int) -> list[range]:
+    """``count`` consecutive parts, the first of which are longer by one where they must be."""
+    least, longer = divmod(len(images), count)
+    ends = [images.start + least * part + min(part, longer) for part in range(count + 1)]
+    return [range(start, end) for start, end in pairwise(ends)]
 
 
 @contextmanager
-def joined_world() -> Iterator[World]:
-    """Join the processes that ``torchrun`` started, if it did; alone otherwise."""
+def joined_world(timeout_minutes: float = 30) -> Iterator[World]:
+    """Join the processes that ``torchrun`` started, if it did; alone otherwise.
+
+    Args:
+        timeout_minutes: how long a process waits for the others before it gives them up.
+    """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or distributed.is_initialized():
         yield (
@@ -71,11 +97,50 @@ def joined_world() -> Iterator[World]:
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         backend = "nccl"
-    distributed.init_process_group(backend, timeout=timedelta(hours=2))
+    distributed.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes))
     try:
-        yield World(distributed.get_rank(), size)
+        with noticing_losses():
+            yield World(distributed.get_rank(), size)
     finally:
         distributed.destroy_process_group()
+
+
+@contextmanager
+def deferred_termination(world: World) -> Iterator[Callable[[], bool]]:
+    """Whether SIGTERM came, which inside the block does not end the process.
+
+    ``torchrun`` sends it to those that are left when a process has died: the leader has to save
+    first. Left alone where there is one process, or where the program sees to the signal itself.
+    """
+    asked: list[int] = []
+    ours = threading.current_thread() is threading.main_thread() and world.size > 1
+    ours = ours and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    try:
+        yield lambda: bool(asked)
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+_LOST = re.compile(
+    r"connection (was )?(closed|reset|refused)|broken pipe|timed? ?out|gloo|nccl|remote process",
+    re.IGNORECASE,
+)
+
+
+@contextmanager
+def noticing_losses() -> Iterator[None]:
+    """Raise a :class:`ProcessLostError` where PyTorch says that another process does not answer."""
+    try:
+        yield
+    except RuntimeError as error:
+        reason = (str(error).splitlines() or [""])[0]
+        together = distributed.is_available() and distributed.is_initialized()
+        if not together or isinstance(error, ConvDKMError) or not _LOST.search(reason):
+            raise
+        raise ProcessLostError(f"another process is gone or does not answer ({reason})") from error
 
 
 def find_device(name: str) -> torch.device:

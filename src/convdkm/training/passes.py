@@ -1,0 +1,237 @@
+r"""The gradient of the objective on a batch, by several processes and in several pieces.
+
+With a batch of B images, of which one pass of one process sees :math:`B_p`,
+
+.. math:: \nabla\mathcal L = \sum_p \frac{B_p}{B}\,\nabla\mathcal L_p,
+
+where :math:`\mathcal L_p` is the objective on those images. As the weights sum to one, every KL
+counts once, whatever the number of processes and pieces. The sum is exact where no image depends
+on another. Statistics of the batch are those of all processes in a pass, and so exact for any
+number of processes, but not for more than one piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from convdkm.errors import NumericalError
+from convdkm.layers.norm import RunningStatistics
+from convdkm.layers.synchronise import Share, working_on
+from convdkm.model import DeepKernelMachine, ModelPlan, Objective
+from convdkm.training.batches import seed_of
+from convdkm.training.world import World, parts
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a step found on the whole batch.
+
+    Attributes:
+        values: the objective and its parts, per image, and the accuracy where there are classes.
+        layers: the KL of every layer, in nats.
+        images: of the batch, over all processes.
+    """
+
+    values: dict[str, float]
+    layers: dict[str, Tensor]
+    images: int
+
+
+class Passes:
+    """Works out gradients and leaves them with the parameters.
+
+    Args:
+        model: the machine, which has been initialised.
+        world: the processes that share every batch.
+        num_data: number of training images.
+        micro_batch: the most images that a process works on at a time; None for all it has.
+    """
+
+    def __init__(
+        self,
+        model: DeepKernelMachine,
+        world: World,
+        *,
+        num_data: int,
+        micro_batch: int | None = None,
+    ) -> None:
+        self.model, self.world = model, world
+        self.num_data, self.micro_batch = num_data, micro_batch
+        self._loss = _Loss(model, num_data)
+        self._parallel: DistributedDataParallel | None = None
+        if world.size > 1:
+            self._loss.reaches_all = True
+            # Running statistics are the same in all processes, being those of the whole batch.
+            names = signature(DistributedDataParallel).parameters
+            new = "forward_sync_buffers" in names  # of PyTorch 2.13 and later
+            option: dict[str, Any] = {"forward_sync_buffers" if new else "broadcast_buffers": False}
+            self._parallel = DistributedDataParallel(self._loss, **option)
+
+    def gradients(self, inputs: Tensor, targets: Tensor, *, total: int, seed: int) -> Figures:
+        """Add the gradient of minus the objective on the whole batch to every parameter's.
+
+        Args:
+            inputs: images of this process; a single one of any other where it has no share.
+            targets: their labels.
+            total: images of the whole batch.
+            seed: of the whole batch's random numbers.
+
+        Raises:
+            NumericalError: in every process if there was one in any.
+        """
+        with self._agreeing():
+            plan = self.model.plan()
+        start = self.world.shares(total)[self.world.rank].start
+        passes = shares(total, self.world, self.micro_batch, seed)
+        sums = [0.0, 0.0, 0.0]
+        rest = total
+        for number, share in enumerate(passes):
+            rest -= share.together
+            last = number == len(passes) - 1
+            torch.manual_seed(seed_of(seed, self.world.rank, number))
+            first = share.first - start if share.count else 0
+            own = slice(first, first + max(share.count, 1))
+            with (
+                _momentum(self.model, share.together / total, rest / total),
+                nullcontext() if last or self._parallel is None else self._parallel.no_sync(),
+            ):
+                with self._agreeing(), working_on(share):
+                    forward = self._loss if self._parallel is None else self._parallel
+                    weight = share.count / total
+                    loss, objective = forward(
+                        inputs[own], targets[own], plan, weight * self.world.size
+                    )
+                loss.backward(retain_graph=not last)
+            found = (
+                objective.total,
+                objective.expected_log_likelihood,
+                _accuracy(objective, targets[own]),
+            )
+            sums = [a + weight * float(b.detach()) for a, b in zip(sums, found, strict=True)]
+        return self._figures(objective, sums, targets, total)
+
+    def _figures(
+        self, objective: Objective, sums: list[float], targets: Tensor, total: int
+    ) -> Figures:
+        whole, expected, accuracy = self.world.sum(sums)
+        values = {
+            "objective": whole,
+            "expected_log_likelihood": expected,
+            "head_kl": objective.head_kl.item() / self.num_data,
+            "kl": objective.regulariser.item() / self.num_data,
+        }
+        if not targets.dtype.is_floating_point:
+            values["accuracy"] = accuracy
+        layers = {name: term.value.detach() for name, term in objective.kl.items()}
+        return Figures(values, layers, total)
+
+    @contextmanager
+    def _agreeing(self) -> Iterator[None]:
+        """A numerical failure inside the block, in any process, is raised in all of them."""
+        failure: NumericalError | None = None
+        try:
+            yield
+        except NumericalError as error:
+            failure = error
+        self.world.require_success(failure)
+
+
+class _Loss(nn.Module):
+    """Minus the weighted objective, as the ``forward`` that DistributedDataParallel asks for.
+
+    ``reaches_all`` makes every parameter part of the loss: DistributedDataParallel waits for the
+    gradients of all, and would wait for ever for those of one that is not used.
+    """
+
+    def __init__(self, model: DeepKernelMachine, num_data: int) -> None:
+        super().__init__()
+        self.model, self.num_data = model, num_data
+        self.reaches_all = False
+        self._idle: list[Tensor] | None = None
+
+    def forward(
+        self, inputs: Tensor, targets: Tensor, plan: ModelPlan, weight: float
+    ) -> tuple[Tensor, Objective]:
+        objective = self.model.objective(inputs, targets, num_data=self.num_data, plan=plan)
+        loss = -weight * objective.total
+        if self.reaches_all:
+            if self._idle is None:
+                used = _leaves_of(loss)
+                learned = (p for p in self.parameters() if p.requires_grad)
+                self._idle = [p for p in learned if id(p) not in used]
+            for parameter in self._idle:
+                loss = loss + 0 * parameter.sum()
+        return loss, objective
+
+
+def shares(total: int, world: World, micro_batch: int | None, seed: int) -> list[Share]:
+    """What this process works on in every pass; all processes make as many passes.
+
+    Passes differ by one image at most, so that none has to rely on the statistics of a few.
+    """
+    every = world.shares(total)
+    count = 1 if micro_batch is None else -(-len(every[0]) // micro_batch)
+    split = [parts(images, count) for images in every]
+    return [
+        Share(
+            first=min(own.start, total - 1),
+            count=len(own),
+            together=sum(len(each[number]) for each in split),
+            total=total,
+            seed=seed,
+            synchronised=world.size > 1,
+        )
+        for number, own in enumerate(split[world.rank])
+    ]
+
+
+@contextmanager
+def _momentum(model: nn.Module, weight: float, rest: float) -> Iterator[None]:
+    r"""Inside the block, running averages follow one of several pieces of a batch.
+
+    Pieces with weights :math:`w_j` and statistics :math:`s_j` shall together move an average R as
+    one batch does, :math:`R \leftarrow (1-m)R + m\sum_j w_j s_j`. Taken one after the other they
+    need the momenta :math:`m_j = m w_j / (1 - m\sum_{i>j} w_i)`.
+    """
+    if weight == 1:
+        yield
+        return
+    layers = [module for module in model.modules() if isinstance(module, RunningStatistics)]
+    momenta = [layer.momentum for layer in layers]
+    try:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum * weight / (1 - momentum * rest)
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum
+
+
+def _accuracy(objective: Objective, targets: Tensor) -> Tensor:
+    """Share of the images whose highest function is that of their class; 0 for real targets."""
+    mean = objective.marginals.mean.detach()
+    if targets.dtype.is_floating_point:
+        return mean.new_zeros(())
+    return (mean.argmax(1) == targets.to(mean.device)).double().mean()
+
+
+def _leaves_of(value: Tensor) -> set[int]:
+    """The ids of the tensors that a gradient of ``value`` reaches."""
+    leaves, seen, waiting = set(), set(), [value.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if isinstance(leaf := getattr(node, "variable", None), Tensor):
+            leaves.add(id(leaf))
+        waiting.extend(entry for entry, _ in node.next_functions)
+    return leaves
