@@ -53,9 +53,7 @@ class Textbook:
         self.strides, self.nu = tuple(strides), nu
 
     @classmethod
-    def of(
-        cls, model: nn.Module, strides: Sequence[int] = (2, 2, 2), nu: float = 0.01
-    ) -> Textbook:
+    def of(cls, model: nn.Module, strides: Sequence[int] = (2, 2, 2), nu: float = 0.01) -> Textbook:
         """The same machine with copies of a model's parameters."""
         copies = {
             name: parameter.detach().double().clone().requires_grad_()
