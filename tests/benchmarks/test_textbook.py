@@ -19,7 +19,7 @@ def trained_a_little(widths, blocks, side):
     model.initialise(images, labels, seed=0)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter += 0.05 * torch.randn_like(parameter)
+            parameter.add_(0.05 * torch.randn_like(parameter))
     return model, images, labels, strides
 
 

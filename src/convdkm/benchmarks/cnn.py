@@ -29,11 +29,11 @@ class _Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network: convolution, batch normalisation and ReLU, as ``convdkm.resnet`` has them.
+    """A residual network of the shape of ``convdkm.resnet``.
 
     The convolutions are those of the machine, one for one: that of the input patches, that of the
     stem, two for each block, and one of size 1 where a block changes the shape. Batch
-    normalisation follows each. What can be done in place is.
+    normalisation follows each, and a ReLU each but the shortcuts'. What can be done in place is.
 
     Args:
         in_channels: channels of the images.

@@ -8,11 +8,10 @@ from typing import Any
 
 from convdkm.benchmarks.contestants import (
     CHECKPOINTING,
-    LAYOUTS,
     Contestant,
     Workload,
-    cnn,
     machine,
+    networks,
     ours,
     textbook,
 )
@@ -130,13 +129,13 @@ def compare(
         notes.append("this version has no activation checkpointing: its row is the plain machine")
     plain = ours(workload, model)
     contestants = {OURS: plain, TEXTBOOK: textbook(workload, model, batch)}
-    networks = {name: cnn(workload, layout) for name, layout in LAYOUTS.items()}
+    floors = networks(workload)
 
     say(f"{workload.name}: training steps, {repeats} in turn")
     checkpointed = _checkpointing(model)
     laps = in_turn(
         {
-            **{name: each.lap for name, each in (contestants | networks).items()},
+            **{name: each.lap for name, each in (contestants | floors).items()},
             CHECKPOINTED: checkpointed(plain.lap),
         },
         repeats,
@@ -144,13 +143,13 @@ def compare(
     say(f"{workload.name}: predictions, {3 * repeats} in turn")
     predictors = {
         name: timed(each.predict)
-        for name, each in {OURS: plain, **networks}.items()
+        for name, each in {OURS: plain, **floors}.items()
         if each.predict is not None
     }
     predict = {name: times[0] for name, times in in_turn(predictors, 3 * repeats).items()}
 
     say(f"{workload.name}: memory")
-    memory = {name: _memory(each, each.step) for name, each in (contestants | networks).items()}
+    memory = {name: _memory(each, each.step) for name, each in (contestants | floors).items()}
     memory[CHECKPOINTED] = _memory(plain, checkpointed(plain.step))
     train = {
         name: Training(batch if name == TEXTBOOK else workload.batch, step, forward, memory[name])
@@ -160,8 +159,8 @@ def compare(
         workload,
         train,
         predict,
-        min(networks, key=lambda name: train[name].step.median),
-        min(networks, key=lambda name: predict[name].median),
+        min(floors, key=lambda name: train[name].step.median),
+        min(floors, key=lambda name: predict[name].median),
         notes,
     )
 

@@ -24,6 +24,8 @@ RATE, BETAS = 1e-4, (0.8, 0.9)
 CHECKPOINTING = "checkpointing"
 COMPILE = "compile_kernels"
 LAYOUTS = {"CNN": torch.contiguous_format, "CNN, channels last": torch.channels_last}
+LEAST_CHANNELS_LAST = 8
+"""With 4 channels, oneDNN as of torch 2.13 writes past the end of tensors in this layout."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Workload:
                 f"widths are {len(self.blocks)} positive numbers, one for each stage of the"
                 f" machine, such as 16,32,64; got {','.join(map(str, self.widths)) or 'none'}"
             )
-        for name, value, least in (("batch", self.batch, 1), ("side", self.side, 8)):
+        for name, value, least in (("batch", self.batch, 1), ("side", self.side, 2)):
             if value < least:
                 raise InvalidInputError(f"{name} must be at least {least}, got {value}")
 
@@ -146,6 +148,16 @@ def textbook(workload: Workload, model: DeepKernelMachine, batch: int | None = N
     images, labels = workload.images(batch).double(), workload.labels(batch)
     written = Textbook.of(model, workload.strides, NU)
     return Contestant(lambda: -written.objective(images, labels, NUM_DATA), written.parameters())
+
+
+def networks(workload: Workload) -> dict[str, Contestant]:
+    """The network in both memory layouts, or in the usual one where it is too narrow for both."""
+    both = min(workload.widths) >= LEAST_CHANNELS_LAST
+    return {
+        name: cnn(workload, layout)
+        for name, layout in LAYOUTS.items()
+        if both or layout is torch.contiguous_format
+    }
 
 
 def cnn(workload: Workload, layout: torch.memory_format = torch.contiguous_format) -> Contestant:

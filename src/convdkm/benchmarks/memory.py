@@ -18,8 +18,8 @@ def peak_memory(action: Callable[[], object]) -> int:
     Every allocation and every release is counted, exactly and at the size that was asked for:
     outputs, what is saved for the backward pass, gradients, and temporary tensors inside operators.
     Not counted is what libraries take without asking torch (the scratch space of oneDNN and MKL),
-    what the C library keeps for itself, and what stood before: parameters, images, the state of the
-    optimiser.
+    what the C library keeps for itself, and what stood before, whether it is released or not:
+    parameters, images, the state of the optimiser.
     """
     events = trace(action, memory=True)
     changes = (int(event.nbytes()) for event in events if event.name() == _ALLOCATION)

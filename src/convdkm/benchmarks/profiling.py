@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from torch._C._autograd import _get_sequence_nr
 from torch.autograd.profiler import record_function
 
 from convdkm.benchmarks.contestants import Contestant
@@ -116,16 +116,17 @@ def _stage(plan: type) -> str:
 def _marked(method: Callable[..., Any], stage: str, spans: list[Span]) -> Callable[..., Any]:
     @functools.wraps(method)
     def run(*args: Any, **kwargs: Any) -> Any:
-        first = torch.autograd._get_sequence_nr()
+        first = _get_sequence_nr()
         with record_function(_MARK + stage):
             result = method(*args, **kwargs)
-        spans.append(Span(stage, first, torch.autograd._get_sequence_nr()))
+        spans.append(Span(stage, first, _get_sequence_nr()))
         return result
 
     return run
 
 
-def _subclasses(kind: type) -> Iterator[type]:
+def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    each: type[Any]
     for each in kind.__subclasses__():
         yield each
         yield from _subclasses(each)

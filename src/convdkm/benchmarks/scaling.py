@@ -70,7 +70,7 @@ def axes(base: Workload) -> list[Axis]:
         Axis("inducing points", (first, 2 * first, 4 * first), wider, "2 (3)", "1 (2)"),
         Axis(
             "side of the images",
-            (base.side // 2, base.side, 2 * base.side),
+            (max(base.side // 2, 2), base.side, 2 * base.side),
             larger,
             "2 (0)",
             "2 (0)",

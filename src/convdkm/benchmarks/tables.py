@@ -67,7 +67,8 @@ def _name(widths: Any) -> str:
 
 
 def _training(row: Mapping[str, Any]) -> Sheet:
-    own, rows = row["train"]["ours"], []
+    own = row["train"]["ours"]
+    rows: list[tuple[str, ...]] = []
     for name, each in row["train"].items():
         shown = f"{name} (floor)" if name == row["floor"] else name
         rows.append(
@@ -90,7 +91,8 @@ def _training(row: Mapping[str, Any]) -> Sheet:
 
 
 def _prediction(row: Mapping[str, Any]) -> Sheet:
-    own, rows = row["predict"]["ours"], []
+    own = row["predict"]["ours"]
+    rows: list[tuple[str, ...]] = []
     for name, each in row["predict"].items():
         shown = f"{name} (floor)" if name == row["predict_floor"] else name
         rate = f"{each['images_per_second']:.0f}"
@@ -160,7 +162,7 @@ def _profile(profile: Mapping[str, Any]) -> Sheet:
     stages, base = profile["stages"], profile["around"]
     whole = sum(each["forward"] + each["backward"] for each in stages)
     longest = max(each["forward"] + each["backward"] for each in stages)
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for each in stages:
         total = each["forward"] + each["backward"]
         ahead = round(BAR * each["forward"] / longest)
