@@ -18,8 +18,9 @@ _NEVER = 2**31 - 1
 def keep_freed_memory() -> bool:
     """Make the C library keep freed memory for the next tensor, until the process ends.
 
-    The process then holds on to the most memory it ever had in use. It works on Linux with glibc,
-    and does nothing elsewhere; it can be called more than once.
+    The process then holds on to the most memory it ever had in use, and to gaps between blocks
+    that no later one fits into. It works on Linux with glibc, and does nothing elsewhere; it can be
+    called more than once.
 
     Returns:
         Whether it took effect.

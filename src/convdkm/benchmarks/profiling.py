@@ -91,10 +91,10 @@ def marked(model: DeepKernelMachine) -> Iterator[list[Span]]:
     spans: list[Span] = []
     homes = [(kind, "data", _stage(kind)) for kind in _subclasses(Plan)]
     homes += [
-        (type(model), "plan", CHAIN),
-        (type(model.input), "data", INPUT),
-        (type(model.plan().head), "marginals", HEAD),
-        (type(model.likelihood), "expected_log_prob", LIKELIHOOD),
+        (_home(model, "plan"), "plan", CHAIN),
+        (_home(model.input, "data"), "data", INPUT),
+        (_home(getattr(model.plan(), "head", None), "marginals"), "marginals", HEAD),
+        (_home(model.likelihood, "expected_log_prob"), "expected_log_prob", LIKELIHOOD),
     ]
     originals = [
         (kind, name, vars(kind)[name], stage) for kind, name, stage in homes if name in vars(kind)
@@ -106,6 +106,12 @@ def marked(model: DeepKernelMachine) -> Iterator[list[Span]]:
     finally:
         for kind, name, method, _ in originals:
             setattr(kind, name, method)
+
+
+def _home(owner: object, method: str) -> type[Any]:
+    """The class that defines a method of an object; the object's own if none does."""
+    kinds = type(owner).__mro__
+    return next((kind for kind in kinds if method in vars(kind)), type(owner))
 
 
 def _stage(plan: type) -> str:
