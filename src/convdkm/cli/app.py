@@ -236,7 +236,7 @@ def presets(
 
 def bench(
     quick: Annotated[
-        bool, typer.Option("--quick", help="one size of machine, in under three minutes")
+        bool, typer.Option("--quick", help="one size of machine, in a few minutes")
     ] = False,
     json: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="write all results to a file")
