@@ -18,6 +18,7 @@ PAGES = [
     ["predict"],
     ["show"],
     ["presets"],
+    ["bench"],
     ["data"],
     ["data", "list"],
     ["data", "verify"],

@@ -234,6 +234,76 @@ def presets(
     show_presets(name, dataset)
 
 
+def bench(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="one size of machine, in a few minutes")
+    ] = False,
+    json: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="write all results to a file")
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="write the tables to a file")
+    ] = None,
+    widths: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="N,N,N",
+            help="inducing points of the three stages; may be given more than once (16,32,64 if"
+            " quick, else also 32,64,128 and 64,128,256)",
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(metavar="N", help="images of a batch (256)")] = 256,
+    side: Annotated[int, typer.Option(metavar="N", help="side of an image (32)")] = 32,
+    repeats: Annotated[
+        int | None, typer.Option(metavar="N", help="times to repeat (3 if quick, else 5)")
+    ] = None,
+    steps: Annotated[
+        int, typer.Option(metavar="N", help="steps of float32 beside float64 (200)")
+    ] = 200,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="threads of torch (all cores)")
+    ] = None,
+    compile: Annotated[
+        bool, typer.Option("--compile/--no-compile", help="let the machine compile its kernels")
+    ] = False,
+    scaling: Annotated[
+        bool, typer.Option("--scaling", help="how a step grows with its sizes")
+    ] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="where a step goes")] = False,
+    keep_memory: Annotated[
+        bool,
+        typer.Option(
+            "--keep-memory/--no-keep-memory",
+            help="keep freed memory in the process, for all alike (on)",
+        ),
+    ] = True,
+) -> None:
+    """Measure speed and memory beside a textbook version and a CNN.
+
+    Training steps, predictions, memory and precision of the machine with the settings of the
+    published runs; then, unless quick, how a step grows and where its time goes. Either of these
+    two alone, if it is asked for. Everything is timed in turn in one process; the figures are
+    medians.
+    """
+    from convdkm.cli.bench import run_bench_command
+
+    run_bench_command(
+        quick=quick,
+        json=json,
+        markdown=markdown,
+        widths=widths or [],
+        batch=batch,
+        side=side,
+        repeats=repeats,
+        steps=steps,
+        threads=threads,
+        compiled=compile,
+        scaling=scaling,
+        profile=profile,
+        keep_memory=keep_memory,
+    )
+
+
 def data_list(data_dir: DataDir = None) -> None:
     """List the data sets known by name, and where they are."""
     from convdkm.cli.data import list_sets
@@ -282,7 +352,7 @@ def build_app(*, options: bool = True) -> typer.Typer:
     app = _typer()
     app.callback(cls=Group, invoke_without_command=True)(root)
     app.command(cls=Command)(with_options(train) if options else without_options(train))
-    for command in (resume, evaluate, predict, show, presets):
+    for command in (resume, evaluate, predict, show, presets, bench):
         app.command(cls=Command)(command)
     sets = _typer()
     sets.callback(cls=Group, invoke_without_command=True)(data)

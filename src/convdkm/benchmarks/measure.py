@@ -1,0 +1,70 @@
+"""Times of things done in turn, and the slope of a curve."""
+
+from __future__ import annotations
+
+import gc
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+Lap = tuple[float, ...]
+"""Seconds of the parts of one turn."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of one thing, turn after turn."""
+
+    seconds: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+    @property
+    def fastest(self) -> float:
+        return min(self.seconds)
+
+
+def in_turn(
+    actions: Mapping[str, Callable[[], Lap]], repeats: int, warm_up: int = 1
+) -> dict[str, list[Times]]:
+    """Do every action once, then every action again, and so on, so that all see the same machine.
+
+    Args:
+        actions: by name; each does its work and returns the seconds of its parts.
+        repeats: turns that count.
+        warm_up: turns before them that do not.
+
+    Returns:
+        The times of every part of every action.
+    """
+    laps: dict[str, list[Lap]] = {name: [] for name in actions}
+    for turn in range(warm_up + repeats):
+        for name, action in actions.items():
+            gc.collect()
+            lap = action()
+            if turn >= warm_up:
+                laps[name].append(lap)
+    return {
+        name: [Times(part) for part in zip(*turns, strict=True)] for name, turns in laps.items()
+    }
+
+
+def timed(action: Callable[[], object]) -> Callable[[], Lap]:
+    """An action that returns the seconds it took."""
+
+    def lap() -> Lap:
+        start = time.perf_counter()
+        action()
+        return (time.perf_counter() - start,)
+
+    return lap
+
+
+def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Exponent of the power law nearest to the points: least squares of the logarithms."""
+    x, y = [math.log(size) for size in sizes], [math.log(value) for value in values]
+    return statistics.linear_regression(x, y).slope

@@ -1,0 +1,120 @@
+"""``convdkm bench``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+
+from convdkm.cli.output import console, plain_table, warn
+from convdkm.errors import InvalidInputError
+from convdkm.files import write_json, write_text
+
+if TYPE_CHECKING:
+    from convdkm.benchmarks.report import Part
+
+WIDTHS = ("16,32,64", "32,64,128", "64,128,256")
+QUICK_REPEATS, REPEATS = 3, 5
+
+
+def run_bench_command(
+    *,
+    quick: bool,
+    json: Path | None,
+    markdown: Path | None,
+    widths: list[str],
+    batch: int,
+    side: int,
+    repeats: int | None,
+    steps: int,
+    threads: int | None,
+    compiled: bool,
+    scaling: bool,
+    profile: bool,
+    keep_memory: bool,
+) -> None:
+    """Run the bench, print its tables and write its files."""
+    import torch
+
+    from convdkm.allocator import keep_freed_memory
+    from convdkm.benchmarks.contestants import Workload
+    from convdkm.benchmarks.report import Plan, run_bench
+
+    sizes = [checked_widths(text) for text in widths or (WIDTHS[:1] if quick else WIDTHS)]
+    repeats = repeats if repeats is not None else (QUICK_REPEATS if quick else REPEATS)
+    plan = Plan(
+        tuple(Workload(size, batch, side) for size in sizes),
+        chosen_parts(quick=quick, scaling=scaling, profile=profile),
+        repeats,
+        steps,
+        compiled,
+    )
+    if threads is not None:
+        if threads < 1:
+            raise InvalidInputError(f"--threads must be at least 1, got {threads}")
+        torch.set_num_threads(threads)
+    kept = keep_freed_memory() if keep_memory else False
+    progress = console(stderr=True)
+    results = run_bench(plan, lambda text: progress.print(f"… {text}", style="dim"))
+    results["settings"]["freed_memory_kept"] = kept
+    if results["disturbed"]:
+        warn(
+            f"this machine is busy: {'; '.join(results['disturbed'])}. Do not trust times until it"
+            " is quiet; memory and precision are not touched by it"
+        )
+    show(results, console())
+    if json is not None:
+        write_json(json, results)
+    if markdown is not None:
+        write_text(markdown, as_markdown(results))
+
+
+def checked_widths(text: str) -> tuple[int, ...]:
+    """Inducing points of the stages, from text such as ``16,32,64``."""
+    try:
+        return tuple(int(part) for part in text.replace("/", ",").split(","))
+    except ValueError:
+        raise InvalidInputError(
+            f"--widths takes a number for each of three stages, such as 16,32,64; got {text!r}"
+        ) from None
+
+
+def chosen_parts(*, quick: bool, scaling: bool, profile: bool) -> tuple[Part, ...]:
+    """The parts to run: those asked for, with the comparison if quick; all if none was."""
+    asked: list[Part] = []
+    if quick or not (scaling or profile):
+        asked.append("compare")
+    if scaling or not (quick or profile):
+        asked.append("scaling")
+    if profile or not (quick or scaling):
+        asked.append("profile")
+    return tuple(asked)
+
+
+def show(results: dict[str, Any], screen: Console) -> None:
+    """Print machine, tables and remarks."""
+    from convdkm.benchmarks.tables import heading, notes, sheets
+
+    for line in heading(results):
+        screen.print(line, soft_wrap=True)
+    for sheet in sheets(results):
+        screen.print()
+        screen.print(sheet.title, style="bold")
+        table = plain_table(*sheet.columns, right=sheet.right)
+        for row in sheet.rows:
+            table.add_row(*row)
+        screen.print(table)
+    for note in notes(results):
+        screen.print(f"Note: {note}", soft_wrap=True)
+
+
+def as_markdown(results: dict[str, Any]) -> str:
+    """Machine, tables and remarks as Markdown."""
+    from convdkm.benchmarks.tables import heading, notes, sheets
+
+    remarks = [*results["disturbed"], *notes(results)]
+    parts = ["  \n".join(heading(results)) + "\n", *(each.markdown() for each in sheets(results))]
+    if remarks:
+        parts.append("\n".join(f"- {remark}" for remark in remarks) + "\n")
+    return "\n".join(parts)
