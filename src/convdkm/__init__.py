@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         NumericalError,
     )
     from convdkm.estimators import ConvDKMClassifier, DKMClassifier, DKMRegressor
+    from convdkm.folded import Predictor, load_predictor
     from convdkm.gram import Gram
     from convdkm.head import GPHead, Marginals
     from convdkm.kernels import (
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
         VectorInput,
     )
     from convdkm.likelihoods import Categorical, Gaussian, Likelihood
-    from convdkm.model import DeepKernelMachine, ModelPlan, Objective, Predictor
+    from convdkm.model import DeepKernelMachine, ModelPlan, Objective
     from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
     from convdkm.training.fit import fit, resume
     from convdkm.training.run import Run
@@ -121,6 +122,7 @@ __all__ = [
     "__version__",
     "fit",
     "fully_connected",
+    "load_predictor",
     "resnet",
     "resnet8",
     "resnet20",
@@ -145,6 +147,7 @@ _MODULES = {
         "NumericalError",
     ),
     "convdkm.estimators": ("ConvDKMClassifier", "DKMClassifier", "DKMRegressor"),
+    "convdkm.folded": ("Predictor", "load_predictor"),
     "convdkm.gram": ("Gram",),
     "convdkm.head": (
         "GPHead",
@@ -192,7 +195,6 @@ _MODULES = {
         "DeepKernelMachine",
         "ModelPlan",
         "Objective",
-        "Predictor",
     ),
     "convdkm.training.fit": ("fit", "resume"),
     "convdkm.training.run": ("Run",),

@@ -88,5 +88,5 @@ def located(name: str) -> Iterator[None]:
     try:
         yield
     except ConvDKMError as error:
-        error.path = (*name.split("."), *error.path)
+        error.path = (*filter(None, name.split(".")), *error.path)
         raise

@@ -2,10 +2,10 @@ r"""The whole machine: input, layers, head, likelihood, and the objective that t
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,10 @@ from convdkm.layers.norm import RunningStatistics
 from convdkm.likelihoods import Likelihood
 from convdkm.maps import channels_last
 from convdkm.prediction import Prediction
+from convdkm.samples import cast_samples
+
+if TYPE_CHECKING:
+    from convdkm.folded.predictor import Predictor
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,10 +299,20 @@ class DeepKernelMachine(nn.Module):
         with in_mode(self, training=False):
             return self._predict(self.plan(), inputs, batch_size)
 
-    @torch.no_grad()
-    def folded(self) -> Predictor:
-        """A frozen copy for prediction, whose inducing chain is worked out once and for all."""
-        return Predictor(self)
+    def folded(self, *, deterministic: bool = False) -> Predictor:
+        """A frozen form for prediction: everything that is constant is multiplied out.
+
+        It is a snapshot: training the model further does not change it. It can be saved to one
+        file and exported to other programs.
+
+        Args:
+            deterministic: use running averages where the model takes the statistics of the batch,
+                and fixed nodes where it draws samples, so that a prediction depends on its image
+                alone. Call :meth:`calibrate` first if the averages may lag.
+        """
+        from convdkm.folded.fold import fold
+
+        return fold(self, deterministic=deterministic)
 
     def _marginals(self, plan: ModelPlan, inputs: Tensor) -> Marginals:
         with located("input"):
@@ -322,11 +336,7 @@ class DeepKernelMachine(nn.Module):
         return self._cast(inputs)
 
     def _cast(self, inputs: Tensor) -> Tensor:
-        given = inputs.dtype
-        inputs = channels_last(inputs.to(self.device, self.dtype))
-        if given != self.dtype:
-            self.input.check_finite(inputs)
-        return inputs
+        return channels_last(cast_samples(inputs, self.device, self.dtype))
 
     def _require_finite(self, what: str, value: Tensor) -> None:
         """Raise if a result is not a number, naming the parameters that are to blame."""
@@ -336,22 +346,6 @@ class DeepKernelMachine(nn.Module):
         damaged = [name for name, entry in state if not bool(torch.isfinite(entry).all())]
         blame = f" (not finite: {', '.join(damaged)})" if damaged else ""
         raise NotFiniteError(what + blame, self.dtype, 1, 1)
-
-
-class Predictor:
-    """Prediction with a constant inducing chain; made by :meth:`DeepKernelMachine.folded`.
-
-    It is a snapshot: training the model further does not change it.
-    """
-
-    def __init__(self, model: DeepKernelMachine) -> None:
-        self._model = copy.deepcopy(model).eval().requires_grad_(False)
-        self._plan = self._model.plan()
-
-    @torch.no_grad()
-    def predict(self, inputs: Tensor, *, batch_size: int | None = None) -> Prediction:
-        """As :meth:`DeepKernelMachine.predict`."""
-        return self._model._predict(self._plan, inputs, batch_size)
 
 
 @contextmanager

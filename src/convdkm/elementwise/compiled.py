@@ -73,14 +73,15 @@ def _variance_gradient(
     return by_rows - 2 * by_own[:, None] * rows, 2 * grad[:, None] * inner
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compiled_for_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile for any number of rows; once more for every P, whose loops are worth unrolling."""
     fast = torch.compile(function, dynamic=None)
 
-    def call(*tensors: Tensor) -> Any:
-        rows = tensors[0].shape[0]
+    def call(*tensors: Tensor | None) -> Any:
+        first = tensors[0]
+        rows = 0 if first is None else first.shape[0]
         for tensor in tensors:
-            if rows > 1 and tensor.ndim and tensor.shape[0] == rows:
+            if tensor is not None and rows > 1 and tensor.ndim and tensor.shape[0] == rows:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
         return fast(*tensors)
 
@@ -91,9 +92,12 @@ class Compiled:
     """See :class:`convdkm.elementwise.Engine`."""
 
     def __init__(self) -> None:
-        self._relu, self._relu_gradient = _compiled(_relu), _compiled(_relu_gradient)
-        self._variance = _compiled(_variance)
-        self._variance_gradient = _compiled(_variance_gradient)
+        self._relu, self._relu_gradient = (
+            compiled_for_rows(_relu),
+            compiled_for_rows(_relu_gradient),
+        )
+        self._variance = compiled_for_rows(_variance)
+        self._variance_gradient = compiled_for_rows(_variance_gradient)
 
     def relu(self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None) -> Tensor:
         offset = cross.new_zeros(()) if offset is None else offset

@@ -151,7 +151,8 @@ def _require_same_inducing(given: Tensor, body: Tensor, short: Tensor) -> None:
         )
 
 
-def _require_same_space(given: Tensor, body: Tensor, short: Tensor) -> None:
+def require_same_space(given: Tensor, body: Tensor, short: Tensor) -> None:
+    """Raise unless the two sides of a skip connection have the same places."""
     if body.shape != short.shape:
         raise GramError(
             f"the block maps places {tuple(given.shape[2:])} to {tuple(body.shape[2:])}, its"
@@ -180,7 +181,7 @@ class SkipPlan(Plan):
             body_it, body_tt = (self._body or self.body).data(it, tt)
         with located("shortcut"):
             short_it, short_tt = (self._shortcut or self.shortcut).data(it, tt)
-            _require_same_space(it, body_it, short_it)
+            require_same_space(it, body_it, short_it)
         variance = torch.lerp(short_tt, body_tt, weight)
         if self._body is None and self._shortcut is None:
             return torch.lerp(short_it, body_it, weight), variance
@@ -253,7 +254,7 @@ class Skip(Layer):
         with located("shortcut"):
             short = gram if self.shortcut is None else self.shortcut.initialise(gram, generator)
             _require_same_inducing(gram.ii, body.ii, short.ii)
-            _require_same_space(gram.it, body.it, short.it)
+            require_same_space(gram.it, body.it, short.it)
         return short.combine(body, self.weight)
 
     def extra_repr(self) -> str:

@@ -19,7 +19,7 @@ from convdkm.layers.norm import Centre, CentrePlan, NormPlan, inducing_mean
 from convdkm.numerics import cholesky, factorised, left_multiply, mix, whitened_kl
 
 
-class _GramPlan(Plan):
+class GramPlan(Plan):
     r"""Predicts :math:`G_{it}` and :math:`g_{tt}` from the kernel and the learned :math:`G_{ii}`.
 
     With V = L⁻¹K_it, Q = L⁻¹F and U = QᵀV:
@@ -69,9 +69,9 @@ class _GramPlan(Plan):
         offset = None if shift is None else -(factor @ shift.to(factor.dtype))
         return mix(factor @ self.spread.T, white, offset), tt
 
-    def _but(self, **changes: Any) -> _GramPlan:
-        own = {name: getattr(self, name) for name in _GRAM_PLAN_FIELDS}
-        return _GramPlan(**{**own, **changes})
+    def _but(self, **changes: Any) -> GramPlan:
+        own = {name: getattr(self, name) for name in _FIELDS}
+        return GramPlan(**{**own, **changes})
 
     def premultiplied(self, matrix: Tensor) -> Plan:
         return self._but(factor=left_multiply(matrix, self.factor))
@@ -91,7 +91,7 @@ class _GramPlan(Plan):
         return None
 
 
-_GRAM_PLAN_FIELDS = ("ii", "kl", "whitening", "spread", "factor", "compiled", "centre", "norm")
+_FIELDS = ("ii", "kl", "whitening", "spread", "factor", "compiled", "centre", "norm")
 
 
 class GramLayer(Layer):
@@ -180,7 +180,7 @@ class GramLayer(Layer):
         else:
             spread, factor = whitening @ free, free
         value = whitened_kl(spread if self.nu else spread.detach(), triangular=True)
-        return _GramPlan(
+        return GramPlan(
             factor @ factor.T,
             {"": LayerKL(value, self.nu)},
             whitening=whitening,

@@ -15,6 +15,7 @@ from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype
 from convdkm.layers.conv import window_variance
 from convdkm.layers.window import Padding, Size, Window
+from convdkm.samples import SampleShape, check_samples
 
 
 class Input(nn.Module):
@@ -26,8 +27,7 @@ class Input(nn.Module):
 
     inducing: Tensor
     initialised: Tensor
-    sample_shape: tuple[int | None, ...]
-    """Shape of one image or vector; None for an axis of any length."""
+    sample_shape: SampleShape
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -86,39 +86,7 @@ class Input(nn.Module):
 
     def check(self, inputs: Tensor) -> None:
         """Raise unless ``inputs`` is a batch of finite samples of the right shape."""
-        expected = self.sample_shape
-        axes = ", ".join("any" if size is None else str(size) for size in expected)
-        if not isinstance(inputs, Tensor):
-            raise InvalidInputError(
-                f"inputs must be a torch.Tensor of shape (N, {axes}), got {type(inputs).__name__}"
-            )
-        if not inputs.dtype.is_floating_point:
-            raise InvalidInputError(
-                f"inputs must be floating-point, got {inputs.dtype}; convert and scale them first"
-            )
-        fits = inputs.ndim == len(expected) + 1 and all(
-            size is None or size == actual
-            for size, actual in zip(expected, inputs.shape[1:], strict=True)
-        )
-        if not fits:
-            raise InvalidInputError(
-                f"inputs must have shape (N, {axes}), got {tuple(inputs.shape)}"
-            )
-        if inputs.shape[0] == 0 or 0 in inputs.shape:
-            raise InvalidInputError(f"the batch is empty: shape {tuple(inputs.shape)}")
-        self.check_finite(inputs)
-
-    def check_finite(self, inputs: Tensor) -> None:
-        """Raise if a value is NaN or infinite, naming the samples."""
-        if inputs.is_meta or bool(torch.isfinite(inputs).all()):
-            return
-        bad = ~torch.isfinite(inputs)
-        which = bad.flatten(1).any(1).nonzero().flatten().tolist()
-        shown = ", ".join(map(str, which[:5])) + (", …" if len(which) > 5 else "")
-        raise InvalidInputError(
-            f"{int(bad.sum())} input values are NaN or infinite (in {inputs.dtype}), in samples"
-            f" {shown}"
-        )
+        check_samples(inputs, self.sample_shape)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         return super()._apply(keep_dtype(fn), recurse)

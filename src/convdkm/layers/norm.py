@@ -226,6 +226,24 @@ class Norm(RunningStatistics):
             factor = scale if factor is None else factor * scale
         return factor
 
+    def constant_factor(self) -> Tensor | None:
+        """What of ``Ψ / A`` is the same for all images in evaluation by running statistics.
+
+        A number, or one for each place, in float64; None if it is one.
+        """
+        factor: Tensor | None = None
+        if self.data in ("batch", "location"):
+            shape = () if self.running_variance is None else tuple(self.running_variance.shape)
+            variance = self.current(
+                "running_variance", shape, lambda: torch.empty(0), INDUCING_DTYPE
+            )
+            factor = _inverse_root(variance)
+        if self.data_scale != "none":
+            places = () if self.log_data_scale is None else tuple(self.log_data_scale.shape)
+            scale = self._scale(self.log_data_scale, places).exp()
+            factor = scale if factor is None else factor * scale
+        return factor
+
     def _variance(self, tt: Tensor) -> Tensor:
         """:math:`A^2`, in a shape that broadcasts to ``(N, *space)``."""
         if self.data == "batch":

@@ -16,7 +16,7 @@ from convdkm.layers.window import Padding, Size, Window
 from convdkm.numerics import explained, factorised, left_multiply, mix, standard_normal
 
 
-class _PoolPlan(Plan):
+class PoolPlan(Plan):
     """Averages over windows; the variance of the average by the corrected Nyström approximation."""
 
     def __init__(
@@ -27,7 +27,7 @@ class _PoolPlan(Plan):
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         if self.window is None:
-            _require_space(it)
+            require_space(it)
         white = it if self.whitening is None else mix(self.whitening, it)
         residual = (tt - explained(white)).clamp(min=0)
         if self.window is None:
@@ -41,15 +41,16 @@ class _PoolPlan(Plan):
 
     def premultiplied(self, matrix: Tensor) -> Plan:
         factor = left_multiply(matrix, self.factor)
-        return _PoolPlan(self.ii, self.window, self.whitening, factor)
+        return PoolPlan(self.ii, self.window, self.whitening, factor)
 
     def split(self) -> tuple[Tensor, Plan] | None:
         if self.whitening is None:
             return None
-        return self.whitening, _PoolPlan(self.ii, self.window, None, self.factor)
+        return self.whitening, PoolPlan(self.ii, self.window, None, self.factor)
 
 
-def _require_space(it: Tensor) -> None:
+def require_space(it: Tensor) -> None:
+    """Raise unless a Gram has places."""
     if it.ndim == 2:
         raise GramError("this layer collapses space, but the incoming Gram has none left")
 
@@ -94,7 +95,7 @@ class AveragePool(Layer):
 
     def plan(self, ii: Tensor) -> Plan:
         factor, whitening = factorised(ii, "the Gram matrix G_ii")
-        return _PoolPlan(ii, self.window, whitening, factor)
+        return PoolPlan(ii, self.window, whitening, factor)
 
     def extra_repr(self) -> str:
         return str(self.window)
@@ -105,10 +106,10 @@ class GlobalAveragePool(Layer):
 
     def plan(self, ii: Tensor) -> Plan:
         factor, whitening = factorised(ii, "the Gram matrix G_ii")
-        return _PoolPlan(ii, None, whitening, factor)
+        return PoolPlan(ii, None, whitening, factor)
 
 
-class _FlattenPlan(Plan):
+class FlattenPlan(Plan):
     """A convolution whose filter is the whole image."""
 
     def __init__(self, ii: Tensor, weight: Tensor | None) -> None:
@@ -116,7 +117,7 @@ class _FlattenPlan(Plan):
         self.weight = weight
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        _require_space(it)
+        require_space(it)
         if self.weight is None:
             return it.flatten(2).mean(2), tt.flatten(1).mean(1)
         if it.shape[1:] != self.weight.shape[1:]:
@@ -130,7 +131,7 @@ class _FlattenPlan(Plan):
         if self.weight is None:
             return None
         weight = left_multiply(matrix, self.weight.flatten(1)).reshape(-1, *self.weight.shape[1:])
-        return _FlattenPlan(self.ii, weight)
+        return FlattenPlan(self.ii, weight)
 
 
 class Flatten(LazyState):
@@ -169,7 +170,7 @@ class Flatten(LazyState):
 
     def plan(self, ii: Tensor) -> Plan:
         if self.out_inducing is None:
-            return _FlattenPlan(ii, None)
+            return FlattenPlan(ii, None)
         if self.weight is None:
             raise NotInitialisedError(
                 "the weights of a linear top layer take their shape from the images; call"
@@ -177,7 +178,7 @@ class Flatten(LazyState):
             )
         require_inducing(ii, self.weight.shape[1])
         weight = self.weight / math.prod(self.weight.shape[2:])
-        return _FlattenPlan(mixed_inducing(self.weight, weight, ii), weight)
+        return FlattenPlan(mixed_inducing(self.weight, weight, ii), weight)
 
     def extra_repr(self) -> str:
         return "" if self.out_inducing is None else f"out_inducing={self.out_inducing}"

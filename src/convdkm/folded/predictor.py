@@ -1,0 +1,176 @@
+"""The folded machine as a whole."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from convdkm.checks import check_positive
+from convdkm.errors import InvalidInputError, NotFiniteError, located
+from convdkm.folded.base import Folded, known, tracing
+from convdkm.folded.ends import FoldedHead, Outcome, Start
+from convdkm.folded.steps import FoldedGram, FoldedReluConv, Step
+from convdkm.maps import channels_last
+from convdkm.prediction import Prediction
+from convdkm.samples import SampleShape, cast_samples, check_samples
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+PIECE = 1 << 18
+"""Numbers of the first map that are worked on at a time, on a CPU, so that maps stay in its cache."""
+
+
+class CannotExportError(InvalidInputError):
+    """A predictor with a part that exists in Python only."""
+
+
+@known
+class Predictor(Folded):
+    """A machine frozen for prediction; made by :meth:`convdkm.DeepKernelMachine.folded`.
+
+    The same input gives the same bits, and an image's prediction does not depend on the others, up
+    to the last bits, which products of matrices of other sizes may round otherwise. (Machines that
+    take the statistics of their batch, or draw samples, are the exception.)
+
+    ``predictor(images)`` gives plain tensors, named by :attr:`output_names`;
+    :meth:`predict` checks its input and gives a :class:`convdkm.Prediction`.
+
+    Attributes:
+        sample_shape: shape of an image or vector; None for an axis of any length.
+        class_names: one for each class; empty if they are not known.
+    """
+
+    settings = ("sample_shape", "class_names")
+    before: Folded | None
+    start: Start
+    body: Step
+    head: FoldedHead
+    outcome: Outcome
+
+    def __init__(
+        self,
+        *,
+        start: Start,
+        body: Step,
+        head: FoldedHead,
+        outcome: Outcome,
+        sample_shape: SampleShape,
+        class_names: tuple[str, ...] = (),
+        before: Folded | None = None,
+    ) -> None:
+        super().__init__()
+        self.before, self.start, self.body = before, start, body
+        self.head, self.outcome = head, outcome
+        self.sample_shape, self.class_names = tuple(sample_shape), tuple(class_names)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Precision of the data path."""
+        return self.head.mean.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.head.mean.device
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """What the tensors of ``predictor(images)`` are."""
+        return self.outcome.names
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        if tracing():
+            return self._forward(images)
+        parts = [self._forward(part) for part in images.split(self._at_once(images))]
+        if len(parts) == 1:
+            return parts[0]
+        return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
+
+    @torch.no_grad()
+    def predict(self, inputs: Tensor, *, batch_size: int | None = None) -> Prediction:
+        """Predictive distribution; as :meth:`convdkm.DeepKernelMachine.predict`.
+
+        Args:
+            inputs: images or vectors.
+            batch_size: how many to work on at a time, to bound memory; all by default.
+        """
+        if batch_size is not None:
+            check_positive(batch_size=batch_size)
+        check_samples(inputs, self.sample_shape)
+        parts = [
+            self.outcome.prediction(*self(cast_samples(part, self.device, self.dtype)))
+            for part in inputs.split(batch_size or len(inputs))
+        ]
+        prediction = parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
+        if not bool(torch.isfinite(prediction.mean.sum() + prediction.variance.sum())):
+            raise NotFiniteError("the prediction", self.dtype, 1, 1)
+        return prediction
+
+    def use_compiled(self, compiled: bool = True) -> Predictor:
+        """Let ``torch.compile`` make the elementwise functions, or not; returns itself.
+
+        Worth the 10 to 40 s that it takes where many predictions follow. See
+        :meth:`convdkm.DeepKernelMachine.compile_elementwise`.
+        """
+        for module in self.modules():
+            if isinstance(module, (FoldedReluConv, FoldedGram)):
+                module.compiled = compiled
+        return self
+
+    def save(self, path: str | Path) -> None:
+        """Write it to one safetensors file, without pickle; see :func:`convdkm.load_predictor`."""
+        from convdkm.folded.saving import save_predictor
+
+        save_predictor(self, Path(path))
+
+    def export(self, image_shape: tuple[int, ...] | None = None) -> ExportedProgram:
+        """The program that ``torch.export`` makes of it, for batches of any size.
+
+        Args:
+            image_shape: shape of one image, where the machine takes images of any size.
+        """
+        from convdkm.folded.exporting import exported_program
+
+        return exported_program(self, image_shape)
+
+    def save_onnx(self, path: str | Path, image_shape: tuple[int, ...] | None = None) -> None:
+        """Write it as an ONNX file, for batches of any size; needs ``convdkm[onnx]``.
+
+        Args:
+            path: of the file.
+            image_shape: shape of one image, where the machine takes images of any size.
+        """
+        from convdkm.folded.exporting import write_onnx
+
+        write_onnx(self, Path(path), image_shape)
+
+    def require_exportable(self) -> None:
+        """Raise unless every part of it can be written to a file."""
+        for name, part in self.named_modules():
+            if isinstance(part, Folded) and part.obstacle is not None:
+                raise CannotExportError(
+                    f"this machine cannot leave Python: its part '{name}' {part.obstacle}"
+                )
+
+    def _forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        if self.before is not None:
+            images = self.before(images)
+        if not tracing():
+            images = channels_last(images)
+        with located("input"):
+            it, tt = self.start(images)
+        with located("body"):
+            it, tt = self.body(it, tt)
+        return self.outcome(*self.head(it, tt))
+
+    def _at_once(self, images: Tensor) -> int:
+        """How many images to work on at a time."""
+        weight = getattr(self.start, "weight", None)
+        kept = any(isinstance(part, Folded) and part.obstacle for part in self.modules())
+        if kept or weight is None or images.device.type != "cpu":
+            return len(images)
+        return max(1, PIECE // (len(weight) * math.prod(images.shape[2:])))
