@@ -161,7 +161,9 @@ def evaluate(
 
 
 def predict(
-    run: RunFolder,
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="folder of the run, or a .safetensors of export")
+    ],
     images: Annotated[
         list[Path], typer.Argument(metavar="IMAGE|FOLDER…", help="image files, or folders of them")
     ],
@@ -204,6 +206,32 @@ def predict(
         checkpoint=checkpoint,
         device=device,
     )
+
+
+def export(
+    run: RunFolder,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="to write: .onnx, .pt2 or .safetensors")
+    ],
+    checkpoint: CheckpointName = "last",
+    deterministic: Annotated[
+        bool,
+        typer.Option(
+            "--deterministic",
+            help="running averages for statistics of the batch, fixed nodes for samples",
+        ),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,
+) -> None:
+    """Write the machine of a run to one file.
+
+    For other programs (.onnx), for PyTorch without this one (.pt2), or for convdkm.load_predictor
+    and convdkm predict (.safetensors). It takes images with values from 0 to 1, in batches of any
+    size, and gives the mean and the variance of the functions and the log-probabilities.
+    """
+    from convdkm.cli.export import export_run
+
+    export_run(run, file, checkpoint=checkpoint, deterministic=deterministic, force=force)
 
 
 def show(run: RunFolder, checkpoint: CheckpointName = "last") -> None:
@@ -352,7 +380,7 @@ def build_app(*, options: bool = True) -> typer.Typer:
     app = _typer()
     app.callback(cls=Group, invoke_without_command=True)(root)
     app.command(cls=Command)(with_options(train) if options else without_options(train))
-    for command in (resume, evaluate, predict, show, presets, bench):
+    for command in (resume, evaluate, predict, export, show, presets, bench):
         app.command(cls=Command)(command)
     sets = _typer()
     sets.callback(cls=Group, invoke_without_command=True)(data)

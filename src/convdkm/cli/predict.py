@@ -6,8 +6,9 @@ import csv
 import io
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 from convdkm.checks import check_choice
 from convdkm.cli.evaluate import open_run
@@ -16,9 +17,14 @@ from convdkm.data import load_images
 from convdkm.data.pictures import picture_header
 from convdkm.errors import InvalidInputError
 from convdkm.files import write_text
-from convdkm.training.run import Run
+from convdkm.folded import load_predictor
+from convdkm.prediction import ClassPrediction
+from convdkm.training.run import as_images
+from convdkm.training.world import find_device
 
 Form = Literal["table", "csv", "json"]
+AT_ONCE = 256
+"""Images that a file's machine works on at a time."""
 COLUMNS = ("image", "class", "probability", "entropy", "mutual_information")
 
 
@@ -36,14 +42,14 @@ def predict_images(
     """Predict image files, and print or write a row for each."""
     form = form or _form_of(output)
     check_choice("--format", form, Form)
-    run = open_run(folder, checkpoint, device)
-    channels, height, width = run.image_shape
+    machine = _machine(folder, checkpoint, device)
+    channels, height, width = machine.image_shape
     images, files = load_images(
         paths, image_size=(height, width), channels=channels, skip_bad=skip_bad, report=warn
     )
     if not resize:
         _require_size(files, height, width)
-    rows = predicted_rows(run, images, [str(path) for path in files])
+    rows = predicted_rows(machine, images, [str(path) for path in files])
     text = render(rows, form)
     if output is not None:
         write_text(output, text)
@@ -51,6 +57,37 @@ def predict_images(
         print(f"{len(rows)} prediction{plural} written to {output}", file=sys.stderr)
     else:
         print(text, end="")
+
+
+class Machine(NamedTuple):
+    """What predicts, and what it has to be told and asked."""
+
+    predict: Callable[[Any], ClassPrediction]
+    class_names: tuple[str, ...]
+    image_shape: tuple[int, ...]
+
+
+def _machine(path: Path, checkpoint: str, device: str | None) -> Machine:
+    """The machine of a run, or of a file that ``convdkm export`` wrote."""
+    if not path.is_file():
+        run = open_run(path, checkpoint, device)
+        return Machine(run.predict, run.class_names, run.image_shape)
+    predictor = load_predictor(path)
+    shape = tuple(size for size in predictor.sample_shape if size is not None)
+    if len(shape) != 3 or not predictor.class_names:
+        raise InvalidInputError(
+            f"{path} does not say the size of its images and the names of its classes; export it"
+            " from a run: convdkm export RUN FILE"
+        )
+    if device is not None:
+        predictor.to(find_device(device))
+
+    def predict(images: Any) -> ClassPrediction:
+        prediction = predictor.predict(as_images(images), batch_size=AT_ONCE)
+        assert isinstance(prediction, ClassPrediction)
+        return prediction
+
+    return Machine(predict, predictor.class_names, shape)
 
 
 def _require_size(files: list[Path], height: int, width: int) -> None:
@@ -69,9 +106,9 @@ def _form_of(output: Path | None) -> str:
     return ending if ending in ("csv", "json") else "table"
 
 
-def predicted_rows(run: Run, images: object, names: list[str]) -> list[dict[str, object]]:
+def predicted_rows(machine: Machine, images: object, names: list[str]) -> list[dict[str, object]]:
     """What is said of each image, with the probabilities of all classes."""
-    prediction = run.predict(images)
+    prediction = machine.predict(images)
     probabilities = prediction.probs.cpu()
     information = (
         None
@@ -84,12 +121,12 @@ def predicted_rows(run: Run, images: object, names: list[str]) -> list[dict[str,
         rows.append(
             {
                 "image": name,
-                "class": run.class_names[label],
+                "class": machine.class_names[label],
                 "probability": probabilities[index, label].item(),
                 "entropy": entropies[index],
                 "mutual_information": None if information is None else information[index],
                 "probabilities": dict(
-                    zip(run.class_names, probabilities[index].tolist(), strict=True)
+                    zip(machine.class_names, probabilities[index].tolist(), strict=True)
                 ),
             }
         )

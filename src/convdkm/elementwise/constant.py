@@ -60,10 +60,16 @@ def _coefficients(dtype: torch.dtype) -> tuple[float, ...]:
     return _DOUBLE if dtype == torch.float64 else _SINGLE
 
 
+@cache
+def _constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
+    """One, and r, as tensors."""
+    numbers = (1.0, *_coefficients(dtype))
+    return tuple(torch.tensor(value, dtype=dtype, device=device) for value in numbers)
+
+
 def inverse_root(value: Tensor) -> Tensor:
-    """``value^(-1/2)``, and zero where it is not positive."""
-    zero = value <= 0
-    return value.masked_fill(zero, 1).rsqrt().masked_fill(zero, 0)
+    """``value^(-1/2)``, and a large number where it is zero."""
+    return value.clamp(min=torch.finfo(value.dtype).tiny).rsqrt()
 
 
 def relu(cross: Tensor, inverse: Tensor | None, own: Tensor, offset: Tensor | None) -> Tensor:
@@ -91,10 +97,10 @@ def variance(rows: Tensor, own: Tensor, squares: Tensor, shift: Tensor | None) -
     r""":math:`\max(k_{tt} - |V|^2, 0) + |\Sigma V - u|^2` for rows V and a diagonal Σ.
 
     Args:
-        rows: V, ``(rows, P)``.
-        own: :math:`k_{tt}`, ``(rows,)``.
-        squares: :math:`\Sigma^2`, ``(P,)``.
-        shift: u, ``(P,)``; zero if not given.
+        rows: V, ``(rows, P)``, or a map ``(N, P, *space)``.
+        own: :math:`k_{tt}`, ``(rows,)`` or ``(N, *space)``.
+        squares: :math:`\Sigma^2`, in a shape that broadcasts to V.
+        shift: u, likewise; zero if not given.
     """
     square = rows * rows
     residual = (own - square.sum(1)).clamp(min=0)
@@ -105,7 +111,7 @@ def variance(rows: Tensor, own: Tensor, squares: Tensor, shift: Tensor | None) -
 
 def relu_rows(rows: Tensor, inverse: Tensor | None, own: Tensor, offset: Tensor | None) -> Tensor:
     """:func:`relu` of rows ``(rows, P)`` and ``own`` ``(rows, 1)``, piece by piece and in place."""
-    one, first, *others = (rows.new_tensor(v) for v in (1.0, *_coefficients(rows.dtype)))
+    one, first, *others = _constants(rows.dtype, rows.device)
     value, reciprocal, root = torch.empty_like(rows), inverse_root(own), own.sqrt()
     for piece in pieces(rows):
         out = value[piece]

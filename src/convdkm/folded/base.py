@@ -103,8 +103,8 @@ def _value(value: Any) -> Any:
     if isinstance(value, Mapping) and "window" in value:
         window = value["window"]
         pads = tuple((before, after) for before, after in window["padding"])
-        sizes = (tuple(window[name]) for name in ("size", "stride", "dilation"))
-        return Window(*sizes, pads)
+        size, stride, dilation = (tuple(window[name]) for name in ("size", "stride", "dilation"))
+        return Window(size, stride, dilation, pads)
     return tuple(value) if isinstance(value, list) else value
 
 

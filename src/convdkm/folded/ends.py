@@ -174,7 +174,8 @@ class FoldedBayes(Outcome):
         return mean, variance, torch.log_softmax(density, 1)
 
     def prediction(self, *tensors: Tensor) -> Prediction:
-        return ClassPrediction(*tensors, None)
+        mean, variance, log_probs = tensors
+        return ClassPrediction(mean, variance, log_probs, None)
 
 
 @known

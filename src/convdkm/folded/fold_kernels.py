@@ -61,11 +61,7 @@ def folded_kernel(kernel: Kernel) -> FoldedKernel:
         return FoldedSum(kernels=_several(kernel), weights=weights)
     if isinstance(kernel, Product) and kind is Product:
         return FoldedProduct(kernels=_several(kernel))
-    if isinstance(kernel, NormalisedGaussian) and kind is NormalisedGaussian:
-        return FoldedNormalisedGaussian(gamma=number(kernel.gamma))
-    if isinstance(kernel, Isotropic):
-        return _isotropic(kernel)
-    raise UnknownKernelError(kind.__name__)
+    return _of_distance(kernel)
 
 
 def _several(kernel: Sum | Product | ConvexCombination) -> FoldedList:
@@ -73,8 +69,12 @@ def _several(kernel: Sum | Product | ConvexCombination) -> FoldedList:
     return FoldedList(**{f"kernel{index}": part for index, part in enumerate(parts)})
 
 
-def _isotropic(kernel: Isotropic) -> FoldedIsotropic:
+def _of_distance(kernel: Kernel) -> FoldedKernel:
     kind = type(kernel)
+    if isinstance(kernel, NormalisedGaussian) and kind is NormalisedGaussian:
+        return FoldedNormalisedGaussian(gamma=number(kernel.gamma))
+    if not isinstance(kernel, Isotropic):
+        raise UnknownKernelError(kind.__name__)
     if kind is SquaredExponential:
         form, shape = "squared-exponential", 0.0
     elif isinstance(kernel, Matern) and kind is Matern:

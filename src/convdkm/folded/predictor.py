@@ -21,8 +21,8 @@ from convdkm.samples import SampleShape, cast_samples, check_samples
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-PIECE = 1 << 18
-"""Numbers of the first map that are worked on at a time, on a CPU, so that maps stay in its cache."""
+PIECE = 1 << 20
+"""Numbers of the first map that are worked on at a time, so that maps stay in a CPU's cache."""
 
 
 class CannotExportError(InvalidInputError):

@@ -32,6 +32,12 @@ class Step(Folded):
         raise NotImplementedError
 
 
+def _spread(it: Tensor, *constants: Tensor | None) -> list[Tensor | None]:
+    """Numbers of the inducing points, in a shape that broadcasts to ``it``."""
+    shape = (-1, *(1,) * (it.ndim - 2))
+    return [None if constant is None else constant.reshape(shape) for constant in constants]
+
+
 @known
 class FoldedChain(Step):
     """Steps one after the other.
@@ -160,11 +166,7 @@ class FoldedReluConv(Step):
 
     def forward(self, it: Tensor, tt: Tensor) -> Blocks:
         if tracing():
-            shape = (-1, *(1,) * (it.ndim - 2))
-            inverse, offset = (
-                None if constant is None else constant.reshape(shape)
-                for constant in (self.inverse, self.offset)
-            )
+            inverse, offset = _spread(it, self.inverse, self.offset)
             maps = relu(it, inverse, tt.unsqueeze(1), offset)
         else:
             value = functions(compiled=self.compiled).relu
@@ -265,12 +267,13 @@ class FoldedGram(Step):
 
     def forward(self, it: Tensor, tt: Tensor) -> Blocks:
         if tracing():
-            rows = it.movedim(1, -1).flatten(0, -2)
-            value = variance(rows, tt.flatten(), self.squares, self.shift)
+            squares, shift = _spread(it, self.squares, self.shift)
+            assert squares is not None
+            value = variance(it, tt, squares, shift)
         else:
             own = functions(compiled=self.compiled).variance
-            value = own(as_rows(it), tt.flatten(), self.squares, self.shift)
-        return product(self.matrix, it, self.offset), value.reshape(tt.shape) * self.factor
+            value = own(as_rows(it), tt.flatten(), self.squares, self.shift).reshape(tt.shape)
+        return product(self.matrix, it, self.offset), value * self.factor
 
 
 @known
@@ -324,12 +327,16 @@ class FoldedNorm(Step):
         if self.own != "none":
             places = tuple(range(1, tt.ndim))
             image = self.own == "image" and places
-            inverse = inverse_root(tt.mean(places, keepdim=True) if image else tt)
+            inverse = _inverse_or_zero(tt.mean(places, keepdim=True) if image else tt)
             scale = inverse if scale is None else inverse * scale
         if scale is None:
             return it, tt
         scale = scale.expand(tt.shape)
         return it * scale.unsqueeze(1), tt * scale.square()
+
+
+def _inverse_or_zero(variance: Tensor) -> Tensor:
+    return inverse_root(variance).masked_fill(variance <= 0, 0)
 
 
 @known

@@ -16,6 +16,8 @@ from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.data.whitening import Whitening, make_whitening
 from convdkm.errors import InvalidInputError
+from convdkm.folded.fold_whitening import folded_whitening
+from convdkm.folded.predictor import Predictor
 from convdkm.model import DeepKernelMachine
 from convdkm.prediction import ClassPrediction
 from convdkm.training.batches import seed_of
@@ -142,6 +144,18 @@ class Run:
         if not isinstance(joined, ClassPrediction):
             raise InvalidInputError("this machine does not predict classes")
         return joined
+
+    def predictor(self, *, deterministic: bool = False) -> Predictor:
+        """The machine folded for prediction, with its whitening: takes images as they were loaded.
+
+        Args:
+            deterministic: see :meth:`convdkm.DeepKernelMachine.folded`.
+        """
+        predictor = self.model.folded(deterministic=deterministic)
+        before = folded_whitening(self.whitening)
+        predictor.before = None if before is None else before.to(predictor.device, predictor.dtype)
+        predictor.sample_shape, predictor.class_names = self.image_shape, self.class_names
+        return predictor
 
     def evaluate(self, images: Any, labels: Any) -> dict[str, float]:
         """Accuracy, log-likelihood, Brier score, calibration error and more, on labelled images."""
