@@ -1,0 +1,133 @@
+"""Predictors as files: whole, without pickle, and without the machine."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+from folded_machines import MACHINES, machine
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import convdkm as dkm
+from convdkm.folded import PredictorFileError
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_what_is_loaded_is_what_was_saved(name, tmp_path):
+    model, images = machine(name)
+    predictor = model.folded()
+    predictor.save(tmp_path / "machine.safetensors")
+    loaded = dkm.load_predictor(tmp_path / "machine.safetensors")
+    expected, actual = predictor.predict(images), loaded.predict(images)
+    for field, value in vars(expected).items():
+        assert value is None or torch.equal(getattr(actual, field), value)
+    assert loaded.description() == predictor.description()
+    assert [path.name for path in tmp_path.iterdir()] == ["machine.safetensors"]
+
+
+def test_names_and_shapes_are_kept(tmp_path):
+    predictor = machine("plain", torch.float64)[0].folded()
+    predictor.class_names, predictor.sample_shape = ("cat", "ψ", "dog"), (2, 6, 5)
+    predictor.save(tmp_path / "machine.safetensors")
+    loaded = dkm.load_predictor(str(tmp_path / "machine.safetensors"))
+    assert loaded.class_names == ("cat", "ψ", "dog")
+    assert loaded.sample_shape == (2, 6, 5)
+    assert loaded.dtype == torch.float64
+    with pytest.raises(dkm.InvalidInputError, match=r"shape \(N, 2, 6, 5\)"):
+        loaded.predict(torch.randn(2, 2, 6, 6))
+
+
+def test_the_machine_is_not_needed_to_load(tmp_path):
+    model, images = machine("published")
+    model.folded().save(tmp_path / "machine.safetensors")
+    code = """
+import sys, torch, convdkm
+predictor = convdkm.load_predictor(sys.argv[1])
+assert "convdkm.model" not in sys.modules and "convdkm.likelihoods" not in sys.modules
+print(predictor.predict(torch.ones(1, 2, 6, 5)).log_probs[0].tolist())
+"""
+    path = str(tmp_path / "machine.safetensors")
+    done = subprocess.run(
+        [sys.executable, "-c", code, path], capture_output=True, text=True, check=True
+    )
+    expected = model.predict(torch.ones_like(images[:1])).log_probs[0]
+    torch.testing.assert_close(torch.tensor(json.loads(done.stdout)), expected)
+
+
+# -- files that are none -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    path = tmp_path_factory.mktemp("saved") / "machine.safetensors"
+    machine("plain")[0].folded().save(path)
+    return path
+
+
+def complaint(path):
+    with pytest.raises(PredictorFileError) as caught:
+        dkm.load_predictor(path)
+    return str(caught.value)
+
+
+def header_of(path):
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        return json.loads(file.metadata()["convdkm-predictor"]), tensors
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
+def test_a_file_that_was_cut_short(saved, tmp_path, share):
+    content = saved.read_bytes()
+    path = tmp_path / "cut.safetensors"
+    path.write_bytes(content[: int(share * len(content))])
+    assert "cut short" in complaint(path)
+
+
+def test_a_file_of_something_else(tmp_path):
+    assert "there is no file" in complaint(tmp_path / "nowhere.safetensors")
+    (tmp_path / "text.safetensors").write_text("hello, this is a text and no machine at all")
+    assert "no safetensors file" in complaint(tmp_path / "text.safetensors")
+    save_file({"a": torch.ones(2)}, tmp_path / "other.safetensors")
+    assert "is not a predictor" in complaint(tmp_path / "other.safetensors")
+    save_file({"a": torch.ones(2)}, tmp_path / "run.safetensors", metadata={"convdkm": "{}"})
+    assert "convdkm export RUN FILE" in complaint(tmp_path / "run.safetensors")
+
+
+def changed(saved, tmp_path, change):
+    header, tensors = header_of(saved)
+    change(header, tensors)
+    path = tmp_path / "changed.safetensors"
+    save_file(tensors, path, metadata={"convdkm-predictor": json.dumps(header)})
+    return complaint(path)
+
+
+def test_a_file_of_another_version(saved, tmp_path):
+    text = changed(saved, tmp_path, lambda header, _: header.update(format=99))
+    assert "format 99" in text
+    assert "upgrade convdkm" in text
+    assert "which version" in changed(saved, tmp_path, lambda header, _: header.pop("format"))
+
+
+def test_a_file_that_describes_no_predictor(saved, tmp_path):
+    def rename(header, _):
+        header["predictor"]["parts"]["body"]["kind"] = "FoldedMagic"
+
+    def replace(header, _):
+        header["predictor"] = {"kind": "FoldedIdentity", "settings": {}, "parts": {}}
+
+    assert "FoldedMagic" in changed(saved, tmp_path, rename)
+    assert "FoldedIdentity" in changed(saved, tmp_path, replace)
+    assert "describes no predictor" in changed(
+        saved, tmp_path, lambda _, tensors: tensors.pop("head.mean")
+    )
+
+
+def test_what_cannot_be_folded_cannot_be_saved(tmp_path):
+    model = dkm.resnet(2, 3, (5,), (1,), statistics="batch")
+    predictor = model.initialise(torch.randn(9, 2, 6, 5), seed=0).folded()
+    with pytest.raises(dkm.InvalidInputError, match="statistics of each batch"):
+        predictor.save(tmp_path / "machine.safetensors")
+    assert not list(tmp_path.iterdir())
