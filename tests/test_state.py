@@ -93,6 +93,14 @@ def assert_same_prediction(actual, expected):
     assert torch.equal(actual.log_probs, expected.log_probs)
 
 
+def assert_close_prediction(actual, expected):
+    """The same up to rounding."""
+    for name in ("mean", "variance", "log_probs"):
+        torch.testing.assert_close(
+            getattr(actual, name), getattr(expected, name), rtol=1e-5, atol=1e-5
+        )
+
+
 def state_of(model):
     return {name: value.detach().clone() for name, value in model.state_dict().items()}
 
@@ -359,7 +367,7 @@ def test_a_folded_machine_predicts_the_same(variant):
     before = state_of(model)
     folded = model.folded()
     expected = predict(model)
-    assert_same_prediction(folded.predict(images(5, seed=9)), expected)
+    assert_close_prediction(folded.predict(images(5, seed=9)), expected)
     pieces = folded.predict(images(5, seed=9), batch_size=2)
     if variant != "batch statistics":
         torch.testing.assert_close(pieces.mean, expected.mean, rtol=1e-4, atol=1e-4)
@@ -371,12 +379,12 @@ def test_a_folded_machine_predicts_the_same(variant):
 def test_a_folded_machine_is_a_snapshot():
     model = trained()
     folded = model.folded()
-    expected = predict(model)
+    expected = folded.predict(images(5, seed=9))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.3)
     model.train().objective(images(seed=4), LABELS)
-    assert not torch.equal(predict(model).mean, expected.mean)
+    assert float((predict(model).mean - expected.mean).abs().max()) > 1e-3
     assert_same_prediction(folded.predict(images(5, seed=9)), expected)
     unpickled = pickle.loads(pickle.dumps(folded))
     assert_same_prediction(unpickled.predict(images(5, seed=9)), expected)

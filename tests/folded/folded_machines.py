@@ -46,11 +46,23 @@ def kernel(make):
     return residual(kernel=make)
 
 
+PUBLISHED = {**dkm.PUBLISHED, "statistics": "running", "expectation": "nodes"}
+
+
+def small(space=(6, 5), **options):
+    def build(dtype):
+        model = dkm.resnet(2, 3, (5,), (1,), ndim=len(space), dtype=dtype, **options)
+        return model, (2, *space)
+
+    return build
+
+
 MACHINES = {
+    "small published": small(**{**PUBLISHED, "strides": (2,)}),
+    "small centred": small(centre=True, normalisation=("local", "location"), top="linear+mix"),
+    "small 3-D": small(space=(4, 3, 5), likelihood="gaussian", kernel=dkm.Matern(1.5)),
     "plain": residual(),
-    "published": residual(
-        **{**dkm.PUBLISHED, "strides": (1, 2), "statistics": "running", "expectation": "nodes"}
-    ),
+    "published": residual(**{**PUBLISHED, "strides": (1, 2)}),
     "centred": residual(centre=True, jitter=1e-3),
     "centred by place": residual(centre=True, normalisation=("local", "location")),
     "nngp": residual(nu=float("inf")),

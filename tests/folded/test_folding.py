@@ -84,6 +84,7 @@ def test_an_inducing_patch_that_is_zero():
     assert_close(model.folded().predict(images), model.predict(images), 1e-10)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_functions_are_taken_over():
     model, images = machine("centred")
     predictor = model.folded().use_compiled()
@@ -94,7 +95,7 @@ def test_compiled_functions_are_taken_over():
 
 
 def test_statistics_of_the_batch_are_kept_as_they_are():
-    model, _ = dkm.resnet(2, 3, (5, 6), (1, 1), centre=True, statistics="batch"), None
+    model = dkm.resnet(2, 3, (5, 6), (1, 1), centre=True, statistics="batch")
     images = torch.randn(9, 2, 6, 5)
     model.initialise(images, seed=0)
     predictor = model.folded()
