@@ -14,7 +14,12 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 SIZES = (1, 3, 17)
 EXPORTED = ("pooling", "vectors, normalised")
-IN_ONNX = ("small published", "small centred", "small 3-D", "pooling", "vector classes")
+IN_ONNX = (
+    "small published",
+    "small centred",
+    "vector classes",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("pooling", "small 3-D", "convex")),
+)
 
 
 def batches(name):

@@ -84,6 +84,7 @@ def test_an_inducing_patch_that_is_zero():
     assert_close(model.folded().predict(images), model.predict(images), 1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_functions_are_taken_over():
     model, images = machine("centred")
