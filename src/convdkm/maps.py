@@ -35,10 +35,14 @@ def from_rows(rows: Tensor, count: int, space: torch.Size | tuple[int, ...]) -> 
     return rows.reshape(count, *space, rows.shape[1]).movedim(-1, 1)
 
 
-def pieces(rows: Tensor) -> Iterator[slice]:
-    """Slices of the rows of a map, each a piece to be worked on at a time."""
+def pieces(rows: Tensor, size: int | None = None) -> Iterator[slice]:
+    """Slices of the rows of a map, each a piece of ``size`` numbers to be worked on at a time."""
     count, width = rows.shape
-    step = max(1, PIECE // width) if rows.device.type == "cpu" else max(1, count)
+    step = (
+        max(1, (PIECE if size is None else size) // width)
+        if rows.device.type == "cpu"
+        else max(1, count)
+    )
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
 

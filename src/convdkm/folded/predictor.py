@@ -21,7 +21,7 @@ from convdkm.samples import SampleShape, cast_samples, check_samples
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-PIECE = 1 << 20
+PIECE = 1 << 22
 """Numbers of the first map that are worked on at a time, so that maps stay in a CPU's cache."""
 
 
