@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 PIECE = 1 << 22
-"""Numbers of the first map that are worked on at a time, so that maps stay in a CPU's cache."""
+"""Numbers of the first map that are worked on at a time on a CPU, to bound memory."""
 
 
 class CannotExportError(InvalidInputError):
