@@ -116,10 +116,10 @@ def test_a_file_that_describes_no_predictor(saved, tmp_path):
         header["predictor"]["parts"]["body"]["kind"] = "FoldedMagic"
 
     def replace(header, _):
-        header["predictor"] = {"kind": "FoldedIdentity", "settings": {}, "parts": {}}
+        header["predictor"] = {"kind": "FoldedList", "settings": {}, "parts": {}}
 
     assert "FoldedMagic" in changed(saved, tmp_path, rename)
-    assert "FoldedIdentity" in changed(saved, tmp_path, replace)
+    assert "FoldedList" in changed(saved, tmp_path, replace)
     assert "describes no predictor" in changed(
         saved, tmp_path, lambda _, tensors: tensors.pop("head.mean")
     )

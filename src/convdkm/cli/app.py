@@ -8,28 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from convdkm.cli.arguments import CheckpointName, DataDir, Device, Quiet, RunFolder
 from convdkm.cli.help import Command, Group
-
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="folder of the run")]
-DataDir = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="where data sets are (the folder named by CONVDKM_DATA, or ~/.local/share/convdkm)",
-    ),
-]
-Device = Annotated[
-    str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, mps, … (as in training)")
-]
-CheckpointName = Annotated[
-    str,
-    typer.Option(
-        "--checkpoint", metavar="NAME", help="which checkpoint: last, best or previous (last)"
-    ),
-]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="say nothing but warnings, and how it ended")
-]
 
 
 def _version(wanted: bool) -> None:

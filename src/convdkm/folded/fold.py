@@ -37,7 +37,6 @@ from convdkm.folded.steps import (
     FoldedConv,
     FoldedFlatten,
     FoldedGram,
-    FoldedIdentity,
     FoldedMix,
     FoldedNoise,
     FoldedNorm,
@@ -130,8 +129,6 @@ def folded_chain(plans: list[tuple[str, Plan]]) -> Step:
         else:
             steps.append((name, FoldedMix(matrix=front)))
     steps.reverse()
-    if not steps:
-        return FoldedIdentity()
     parts = {f"step{number}": step for number, (_, step) in enumerate(steps, 1)}
     return FoldedChain(steps=FoldedList(**parts), names=tuple(name for name, _ in steps))
 

@@ -70,14 +70,6 @@ class FoldedChain(Step):
 
 
 @known
-class FoldedIdentity(Step):
-    """Passes the blocks on."""
-
-    def forward(self, it: Tensor, tt: Tensor) -> Blocks:
-        return it, tt
-
-
-@known
 class FoldedSkip(Step):
     """``(1 − w)·short + w·body``.
 
