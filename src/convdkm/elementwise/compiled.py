@@ -79,10 +79,11 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def call(*tensors: Tensor) -> Any:
         rows = tensors[0].shape[0]
-        for tensor in tensors:
+        alone = [tensor.detach() for tensor in tensors]
+        for tensor in alone:
             if rows > 1 and tensor.ndim and tensor.shape[0] == rows:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        return fast(*tensors)
+        return fast(*alone)
 
     return call
 
@@ -132,8 +133,8 @@ class Compiled:
 @functools.cache
 def compiled_engine() -> Compiled | None:
     """The compiled engine, tried out; None (and a warning in the log) where nothing compiles."""
-    engine = Compiled()
     try:
+        engine = Compiled()
         with torch.no_grad():
             engine.relu(torch.zeros(24, 16), torch.ones(16), torch.ones(24, 1), None)
     except Exception as error:  # the compiler's errors have no type in common
