@@ -192,6 +192,7 @@ class TrainingConfig(Section):
 
     epochs: PositiveInt = Field(100, description="passes over the training images")
     batch_size: PositiveInt = Field(256, description="images a step, over all processes")
+    checkpointing: bool = Field(False, description="x")
     micro_batch: PositiveInt | None = Field(
         None, description="images that a process works on at a time, to save memory; all by default"
     )

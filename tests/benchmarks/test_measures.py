@@ -10,7 +10,7 @@ import torch
 from convdkm.allocator import keep_freed_memory
 from convdkm.benchmarks import host
 from convdkm.benchmarks.measure import Times, in_turn, slope, timed
-from convdkm.benchmarks.memory import available_memory, peak_memory
+from convdkm.memory import available_memory, peak_memory
 
 KIB = 1024
 
