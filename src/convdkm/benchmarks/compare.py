@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from convdkm.benchmarks.contestants import (
-    CHECKPOINTING,
     Contestant,
     Workload,
     machine,
@@ -125,8 +124,6 @@ def compare(
             f" memory that is free; it ran with {batch}, and its figures are those times"
             f" {workload.batch // batch}"
         )
-    if not hasattr(model, CHECKPOINTING):
-        notes.append("this version has no activation checkpointing: its row is the plain machine")
     plain = ours(workload, model)
     contestants = {OURS: plain, TEXTBOOK: textbook(workload, model, batch)}
     floors = networks(workload)
@@ -177,12 +174,11 @@ def _checkpointing(
 
     def switched(action: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> Any:
-            before = getattr(model, CHECKPOINTING, False)
-            setattr(model, CHECKPOINTING, True)
+            model.checkpointing = True
             try:
                 return action()
             finally:
-                setattr(model, CHECKPOINTING, before)
+                model.checkpointing = False
 
         return run
 

@@ -75,7 +75,7 @@ def _variance_gradient(
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile for any number of rows; once more for every P, whose loops are worth unrolling."""
-    fast = torch.compile(function, dynamic=None)
+    fast = torch.compile(function, options={"cpp.dynamic_threads": True})
 
     def call(*tensors: Tensor) -> Any:
         rows = tensors[0].shape[0]
@@ -100,10 +100,8 @@ class Compiled:
         result: Tensor = self._relu(cross, inducing, own, offset)
         return result
 
-    def relu_again(
-        self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None
-    ) -> tuple[Tensor, Any]:
-        return self.relu(cross, inducing, own, offset), (cross, inducing, own)
+    def relu_state(self, cross: Tensor, inducing: Tensor, own: Tensor) -> Any:
+        return cross, inducing, own
 
     def relu_gradient(self, grad: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor]:
         by_cross, weighted, by_row = self._relu_gradient(grad, *state)

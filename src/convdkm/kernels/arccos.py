@@ -137,7 +137,8 @@ class ArcCosine(Kernel):
             None if bias_variance is None else Positive("bias_variance", bias_variance, learn=learn)
         )
 
-    def _affine(self, value: Tensor) -> Tensor:
+    def affine(self, value: Tensor) -> Tensor:
+        r""":math:`\sigma_w^2\,k_n + \sigma_b^2` of a value of :math:`k_n`."""
         if self.weight_variance is not None:
             value = self.weight_variance(value) * value
         if self.bias_variance is not None:
@@ -145,11 +146,11 @@ class ArcCosine(Kernel):
         return value
 
     def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return self._affine(arccosine(cross, left, right, self.order))
+        return self.affine(arccosine(cross, left, right, self.order))
 
     def variance(self, own: Tensor) -> Tensor:
         value = (0.5 + 0.5 * (own > 0).to(own.dtype), own, 3 * own.square())[self.order]
-        return self._affine(value)
+        return self.affine(value)
 
     def plan(self, ii: Tensor) -> Plan:
         return ReluPlan(self, ii) if self.order == 1 else KernelPlan(self, ii)
@@ -158,13 +159,41 @@ class ArcCosine(Kernel):
         return f"order={self.order}"
 
 
+class _InducingRelu(torch.autograd.Function):
+    """k₁ of a symmetric matrix of inner products, whose diagonal it leaves as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, ii: Tensor) -> Tensor:
+        own = ii.diagonal()
+        sine, supplement = _sine_and_angle(ii, own[:, None], own[None, :])
+        ctx.save_for_backward(own, sine, supplement)
+        value = torch.addcmul(sine, supplement, ii).mul_(1 / math.pi)
+        value.diagonal().copy_(own)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        own, sine, supplement = ctx.saved_tensors
+        weighted = grad * sine
+        weighted.diagonal().zero_()
+        shared = (weighted.sum(0) + weighted.sum(1)).mul_(0.5 / math.pi)
+        result = (grad * supplement).mul_(1 / math.pi)
+        result.diagonal().copy_(grad.diagonal() + _safe_divide(shared, own))
+        return result
+
+
 class ReluPlan(KernelPlan):
     """The kernel of order 1, and white noise after it; joins the convolution that follows."""
 
     def __init__(self, kernel: ArcCosine, ii: Tensor) -> None:
-        super().__init__(kernel, ii)
         self.arccosine = kernel
+        super().__init__(kernel, ii)
         self.noises: tuple[NoisePlan, ...] = ()
+
+    def inside(self, ii: Tensor) -> Tensor:
+        value: Tensor = _InducingRelu.apply(ii)
+        return self.arccosine.affine(value)
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         return super().data(it, tt)[0], self.variance(tt)
