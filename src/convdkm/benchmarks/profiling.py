@@ -18,9 +18,9 @@ from torch._C._autograd import _get_sequence_nr
 from torch.autograd.profiler import record_function
 
 from convdkm.benchmarks.contestants import Contestant
-from convdkm.tracing import trace
 from convdkm.layers.base import Plan
 from convdkm.model import DeepKernelMachine
+from convdkm.tracing import trace
 
 STAGES = {
     "compose": "skip connections",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from convdkm.config import TrainingConfig
+from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.errors import ConvDKMError, InvalidInputError
 from convdkm.memory import available_memory, peak_memory
@@ -28,10 +28,10 @@ CAREFREE = 0.1
 """Share of the memory that is there below which a bound will do."""
 ENOUGH = 0.9
 """Share of the memory that is there above which there is a warning."""
-PROBE = 1
-"""Images of the smaller of two measurements of a step."""
 PROBE_PLACES = 64 * 64
-"""Images are measured with fewer pixels where they have more."""
+"""Pixels that the smaller of two measurements has about; images that have more are made smaller."""
+FEWEST, MOST = 2, 8
+"""Images of that measurement."""
 MOST_INITIAL = 512
 KEPT, LIVE, CHAINS, SAMPLES = 2, 16, 24, 8
 """The bound: maps kept for each layer, live at once, copies of parameters and of samples."""
@@ -82,30 +82,24 @@ class Demand:
     @classmethod
     def of(
         cls,
-        config: TrainingConfig,
+        config: RunConfig,
         dataset: Dataset,
         world: World,
+        device: torch.device,
         *,
         initial: int,
         held_out: int = 0,
-        copies: bool = False,
-        device: torch.device,
     ) -> Demand:
-        """From the recipe and the images.
-
-        Args:
-            initial: as in the attributes.
-            held_out: bytes of the images held out.
-            copies: whether the whitened training images are kept besides.
-            device: where the machine is.
-        """
-        images = dataset.train_images
-        batch = min(config.batch_size, len(images))
+        """From the settings and the images, of which ``held_out`` bytes are held out."""
+        training, data, images = config.training, config.data, dataset.train_images
+        batch = min(training.batch_size, len(images))
         share = len(world.shares(batch)[0])
-        at_a_time = min(config.micro_batch or share, share)
-        evaluation = min(config.evaluation_batch, max(len(images), len(dataset.test_images)))
-        if config.calibrate:
-            evaluation = max(evaluation, min(config.micro_batch or batch, config.calibrate))
+        at_a_time = min(training.micro_batch or share, share)
+        evaluation = min(training.evaluation_batch, max(len(images), len(dataset.test_images)))
+        if training.calibrate:
+            calibration = min(training.micro_batch or batch, training.calibrate)
+            evaluation = max(evaluation, calibration)
+        whitened = not (data.crop or data.flip) or data.augment == "after-whitening"
         on_host = device.type == "cpu"
         held = images.nbytes + dataset.test_images.nbytes + held_out
         return cls(
@@ -116,8 +110,8 @@ class Demand:
             initial=initial,
             processes=world.size,
             held=held if on_host else 0,
-            copied=images.nbytes * (copies + (not on_host)),
-            checkpointing=config.checkpointing,
+            copied=images.nbytes * (whitened + (not on_host)),
+            checkpointing=training.checkpointing,
         )
 
 
@@ -220,6 +214,7 @@ class Probe:
             small = [side // 2 for side in small]
         self._shape = (channels, *small)
         self._scale = math.prod(space) / math.prod(small)
+        self._images = min(max(PROBE_PLACES // math.prod(small), FEWEST), MOST)
         self.model = copy.deepcopy(model)
         self.initialisation = self._initialised()
         self.model.to(device).train()
@@ -238,17 +233,21 @@ class Probe:
             self._passes.gradients(inputs, targets, total=len(inputs), seed=0)
             self._optimiser.step()
 
-        return self._line(one, PROBE, self.device)
+        return self._line(one, self._images, self.device)
 
     def evaluation(self) -> Line:
         """What predictions take."""
-        return self._line(lambda inputs, _: self.model.folded().predict(inputs), PROBE, self.device)
+
+        def one(inputs: Tensor, _: Tensor) -> None:
+            self.model.folded().predict(inputs)
+
+        return self._line(one, self._images, self.device)
 
     def _initialised(self) -> Line:
         def start(inputs: Tensor, targets: Tensor) -> None:
             self.model.initialise(inputs, targets, seed=0)
 
-        images = 4
+        images = self._images
         while True:
             try:
                 return self._line(start, images, torch.device("cpu"))
@@ -301,8 +300,8 @@ def _judged(probe: Probe, demand: Demand, standing: int, there: int) -> Estimate
             advice += _recomputing(demand, step, other, room)
         if not advice:
             advice.append(
-                "Not even one image at a time fits: take fewer inducing points (--inducing), smaller"
-                " images (--image-size) or a larger --input-stride"
+                "Not even one image at a time fits: take fewer inducing points (--inducing),"
+                " smaller images (--image-size) or a larger --input-stride"
             )
     if parts[1] > room and (fits := evaluation.images_within(room)):
         advice.append(f"Evaluate fewer images at a time: --evaluation-batch {fits}")
