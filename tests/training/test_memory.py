@@ -1,5 +1,7 @@
 """What a run will take of memory: told before it begins, without a trace in the run."""
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -119,19 +121,19 @@ def test_processes_of_a_machine_share_its_memory(monkeypatch):
 # -- warnings --------------------------------------------------------------------------------------
 
 
-def demand_and_sizes(**more):
-    """A machine that takes about 20 MB for a step of its batch."""
+def asked(**more):
     model, shape, batch = machine("paper")
     return model, Demand(shape, batch, 2, **more)
 
 
-def needed(model, demand):
-    return estimate(model, demand, CPU, there=10**9 // 10).needed
+@cache
+def needed(checkpointing=False):
+    return estimate(*asked(checkpointing=checkpointing), CPU, there=10**8).needed
 
 
 def test_too_large_a_batch():
-    model, demand = demand_and_sizes()
-    there = int(needed(model, demand) / 2)
+    model, demand = asked()
+    there = int(needed() / 2)
     found = estimate(model, demand, CPU, there=there)
     assert found.warning.startswith(f"this run will take about {gigabytes(found.needed)} of memory")
     assert f"and {gigabytes(there)} are there" in found.warning
@@ -144,29 +146,29 @@ def test_too_large_a_batch():
 
 
 def test_in_pieces_already():
-    model, demand = demand_and_sizes(in_pieces=True)
-    warning = estimate(model, demand, CPU, there=int(needed(model, demand) / 2)).warning
+    model, demand = asked(in_pieces=True)
+    warning = estimate(model, demand, CPU, there=int(needed() / 2)).warning
     assert "--micro-batch" in warning
     assert "--batch-size" not in warning
 
 
 def test_several_processes():
-    model, demand = demand_and_sizes(processes=4)
-    warning = estimate(model, demand, CPU, there=int(needed(model, demand) / 2)).warning
+    model, demand = asked(processes=4)
+    warning = estimate(model, demand, CPU, there=int(needed() / 2)).warning
     fits = int(warning.split("--micro-batch ")[1].split()[0])
     assert f"--batch-size {4 * fits}" in warning
 
 
 def test_not_even_one_image():
-    model, demand = demand_and_sizes()
+    model, demand = asked()
     warning = estimate(model, demand, CPU, there=10**5).warning
     assert "Not even one image at a time fits: take fewer inducing points (--inducing)" in warning
 
 
 def test_checkpointing_may_do():
-    model, demand = demand_and_sizes()
-    plain = needed(model, demand)
-    saving = needed(model, Demand(demand.image_shape, demand.at_a_time, 2, checkpointing=True))
+    model, demand = asked()
+    plain = needed()
+    saving = needed(checkpointing=True)
     assert saving < 0.8 * plain
     warning = estimate(model, demand, CPU, there=int((plain + saving) / 2 / 0.9)).warning
     assert "--checkpointing alone would do" in warning
@@ -243,10 +245,10 @@ def test_checkpointing_is_an_option_and_survives(tmp_path):
 
 @pytest.mark.parametrize("works", [True, False])
 def test_compiling_is_an_option_and_survives(tmp_path, monkeypatch, works):
-    asked = []
+    made = []
 
     def compile_elementwise(model):
-        asked.append(model)
+        made.append(model)
         return works
 
     monkeypatch.setattr(dkm.DeepKernelMachine, "compile_elementwise", compile_elementwise)
@@ -254,12 +256,12 @@ def test_compiling_is_an_option_and_survives(tmp_path, monkeypatch, works):
     folder = tmp_path / "a"
     fit("quick", "digits", folder=folder, compile=True, stop=lambda: True, sinks=sinks[:1], **TINY)
     resume(folder, sinks=sinks[1:])
-    assert len(asked) == 2
+    assert len(made) == 2
     for sink in sinks:
         assert any("compiling" in text for _, text in sink.messages)
         assert any("install a C++ compiler" in text for _, text in sink.messages) is not works
-    build.tune(asked[0], RunConfig().training, lambda *_: None)
-    assert len(asked) == 2
+    build.tune(made[0], RunConfig().training, lambda *_: None)
+    assert len(made) == 2
 
 
 # -- what there is ---------------------------------------------------------------------------------

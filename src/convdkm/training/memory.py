@@ -183,7 +183,7 @@ def upper_bound(model: DeepKernelMachine, demand: Demand) -> float | None:
     modules = list(model.modules())
     if not all(type(module).__module__.startswith(("convdkm.", "torch.")) for module in modules):
         return None
-    widths = [getattr(m, "out_inducing", getattr(m, "num_inducing", 0)) for m in modules]
+    widths = [getattr(m, "out_inducing", getattr(m, "num_inducing", 0)) or 0 for m in modules]
     widths.append(len(model.input.inducing))
     places = math.prod(demand.image_shape[1:])
     samples = SAMPLES * getattr(model.likelihood, "samples", 0) * model.likelihood.num_outputs
