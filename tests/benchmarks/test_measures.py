@@ -116,7 +116,7 @@ print(keep_freed_memory() if sys.argv[1] == "keep" else False)
 def work():
     first, second = torch.ones(2**24), torch.ones(2**23)  # 64 and 32 MiB
 
-for _ in range(3):
+for _ in range(12):  # until every block has found its place
     work()
 before = faults()
 for _ in range(4):

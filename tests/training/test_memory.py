@@ -201,11 +201,11 @@ def test_gigabytes(size, text):
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def test_a_run_is_the_same_with_and_without(monkeypatch):
+def test_a_run_is_the_same_with_and_without(monkeypatch, tmp_path):
     def figures(there):
         monkeypatch.setattr(foresight, "available_memory", lambda device: there)
         sink = MemorySink()
-        run = fit("quick", "digits", sinks=[sink], **TINY)
+        run = fit("quick", "digits", folder=tmp_path / str(there), sinks=[sink], **TINY)
         values = {name: value for name, value in run.metrics.items() if name != "seconds"}
         return values, sink
 
@@ -214,6 +214,7 @@ def test_a_run_is_the_same_with_and_without(monkeypatch):
     assert "memory" not in silent.infos[0].detail
     assert sink.infos[0].detail["memory"].startswith("about 0.01 GB of ")
     assert [level for level, text in sink.messages if "this run will take" in text] == ["warning"]
+    assert (tmp_path / str(10**6) / "log.txt").read_text().count("this run will take") == 1
 
 
 def test_what_a_run_asks_for():

@@ -195,7 +195,10 @@ class Session:
         if checkpoint is None and folder is not None and world.leads:
             self._make_folder(folder)
         step = int(checkpoint.description["progress"]["step"]) if checkpoint else 0
-        self.sinks += self._file_sinks(step)
+        files = self._file_sinks(step)
+        if self.memory is not None and self.memory.warning is not None:
+            Sinks(files).message(self.memory.warning, "warning")
+        self.sinks += files
         self.trainer = Trainer(
             model,
             self.batches,
