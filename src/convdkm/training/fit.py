@@ -195,10 +195,7 @@ class Session:
         if checkpoint is None and folder is not None and world.leads:
             self._make_folder(folder)
         step = int(checkpoint.description["progress"]["step"]) if checkpoint else 0
-        files = self._file_sinks(step)
-        if self.memory is not None and self.memory.warning is not None:
-            Sinks(files).message(self.memory.warning, "warning")
-        self.sinks += files
+        self.sinks += self._file_sinks(step)
         self.trainer = Trainer(
             model,
             self.batches,
@@ -334,6 +331,8 @@ class Session:
             sinks.append(
                 TensorBoardSink(self.folder / "tensorboard", keep_through_step=step or None)
             )
+        if self.memory is not None and self.memory.warning is not None:
+            Sinks(sinks).message(self.memory.warning, "warning")  # it came before the folder
         return sinks
 
     def _description(self) -> Checkpoint:
