@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import convdkm as dkm
-from convdkm.benchmarks.memory import peak_memory
+from convdkm.memory import peak_memory
 
 
 def machine(**options):

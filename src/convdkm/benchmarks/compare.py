@@ -15,7 +15,7 @@ from convdkm.benchmarks.contestants import (
     textbook,
 )
 from convdkm.benchmarks.measure import Times, in_turn, timed
-from convdkm.benchmarks.memory import available_memory, peak_memory
+from convdkm.memory import available_memory, peak_memory
 from convdkm.model import DeepKernelMachine
 
 OURS, CHECKPOINTED, TEXTBOOK = "ours", "ours, checkpointed", "textbook"

@@ -18,10 +18,10 @@ from torch._C._autograd import _get_sequence_nr
 from torch.autograd.profiler import record_function
 
 from convdkm.benchmarks.contestants import Contestant
-from convdkm.benchmarks.tracing import trace
 from convdkm.layers.base import Plan
 from convdkm.layers.window import Window
 from convdkm.model import DeepKernelMachine
+from convdkm.tracing import trace
 
 CONVOLUTIONS = "convolutions"
 STAGES = {
