@@ -15,6 +15,7 @@ from convdkm.benchmarks.contestants import (
     textbook,
 )
 from convdkm.benchmarks.measure import Times, in_turn, timed
+from convdkm.elementwise import compiled_engine
 from convdkm.memory import available_memory, peak_memory
 from convdkm.model import DeepKernelMachine
 
@@ -117,6 +118,8 @@ def compare(
     say(f"{workload.name}: making the machine from data")
     model = machine(workload, compiled=compiled)
     notes: list[str] = []
+    if compiled and compiled_engine() is None:
+        notes.append("nothing compiles here: the machine ran by PyTorch's own operations")
     batch = _textbook_batch(workload, model)
     if batch < workload.batch:
         notes.append(
