@@ -1,17 +1,22 @@
-"""The epochs of a run beside the same epochs of the published runs, seed by seed.
+"""The epochs of runs beside the same epochs of the published runs, seed by seed.
 
-The run is one of the preset ``published``; the curves are those of the paper's benchmark, as a CSV
-with the columns dataset, epochs, inducing, seed, epoch, objective, train_acc, test_acc, test_ll.
-For each epoch and figure it prints ours, the lowest and the highest of the published seeds, and
-whether ours lies between them.
+The runs are of the preset ``published``, each with a seed of its own; the curves are those of the
+paper's benchmark, as a CSV with the columns dataset, epochs, inducing, seed, epoch, objective,
+train_acc, test_acc, test_ll. For each epoch and figure it prints the lowest, the mean and the
+highest of ours and of the published seeds, whether the mean of ours lies between the lowest and the
+highest of theirs, and (from two runs on) how probable a difference of the means like this one or
+larger is where there is none: Welch's t-test, two-sided.
 
-    convdkm train cifar10 --preset published --epochs 200 -o runs/published   # stop it after 3
-    python benchmarks/published_epochs.py runs/published --epochs 3
+    convdkm train cifar10 --preset published --seed 1 -o runs/published-1   # stop it after 3 epochs
+    python benchmarks/published_epochs.py runs/published-* --epochs 3
 """
 
 import argparse
 import csv
 from pathlib import Path
+from statistics import mean
+
+from scipy.stats import ttest_ind
 
 from convdkm.config import RunConfig
 from convdkm.training.sinks import read_csv
@@ -42,25 +47,39 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     default = Path(__file__).parents[2] / "shared" / "published" / "benchmark_curves.csv"
-    parser.add_argument("run", type=Path, help="folder of a run")
+    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="folders of runs")
     parser.add_argument("--curves", type=Path, default=default, help="CSV of the published runs")
     parser.add_argument("--epochs", type=int, default=3)
     arguments = parser.parse_args()
 
-    config = RunConfig.from_file(arguments.run / "config.yaml")
-    inducing = "/".join(map(str, config.model.inducing))
-    theirs = published(arguments.curves, config.data.dataset, inducing)
+    configs = [RunConfig.from_file(run / "config.yaml") for run in arguments.runs]
+    kinds = {(each.data.dataset, "/".join(map(str, each.model.inducing))) for each in configs}
+    if len(kinds) > 1:
+        parser.error(f"the runs are of different kinds: {', '.join(map(' '.join, sorted(kinds)))}")
+    dataset, inducing = kinds.pop()
+    theirs = published(arguments.curves, dataset, inducing)
     if not theirs:
-        parser.error(f"{arguments.curves} has no runs of {config.data.dataset} at {inducing}")
-    print(f"{config.data.dataset}, {inducing}, seed {config.training.seed}")
-    print(f"{'epoch':>5} {'figure':<20} {'ours':>9} {'published seeds':>21}")
-    for row in read_csv(arguments.run / "epochs.csv")[: arguments.epochs]:
-        epoch = int(row["epoch"])
+        parser.error(f"{arguments.curves} has no runs of {dataset} at {inducing}")
+    ours = [read_csv(run / "epochs.csv") for run in arguments.runs]
+    done = min(map(len, ours))
+    if done < arguments.epochs:
+        parser.error(f"a run has only {done} epochs: give --epochs {done}, or let it go on")
+
+    print(f"{dataset}, {inducing}, seeds {', '.join(str(each.training.seed) for each in configs)}")
+    columns = "low      mean      high"
+    print(f"{'epoch':>5} {'figure':<20} {'ours: ' + columns:>33} {'published: ' + columns:>38}")
+    for epoch in range(1, arguments.epochs + 1):
         for name, column in FIGURES.items():
-            values = [float(each[column]) for each in theirs[epoch]]
-            low, high = min(values), max(values)
-            verdict = "within" if low <= row[name] <= high else "outside"
-            print(f"{epoch:>5} {name:<20} {row[name]:9.4f} {low:9.4f} … {high:9.4f}  {verdict}")
+            own = [float(rows[epoch - 1][name]) for rows in ours]
+            other = [float(each[column]) for each in theirs[epoch]]
+            verdict = "within" if min(other) <= mean(own) <= max(other) else "outside"
+            if len(own) > 1:
+                verdict += f", p = {ttest_ind(own, other, equal_var=False).pvalue:.2f}"
+            print(f"{epoch:>5} {name:<20} {_three(own)}       {_three(other)}  {verdict}")
+
+
+def _three(values: list[float]) -> str:
+    return " ".join(f"{value:9.4f}" for value in (min(values), mean(values), max(values)))
 
 
 if __name__ == "__main__":

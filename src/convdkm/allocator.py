@@ -30,5 +30,6 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    # No mappings of their own for large blocks, and no giving back of the top of the heap.
+    # No mappings of their own for large blocks, whatever M_MMAP_THRESHOLD, which stops at 32 MiB;
+    # and no giving back of the top of the heap.
     return all([mallopt(_M_MMAP_MAX, 0), mallopt(_M_TRIM_THRESHOLD, _NEVER)])

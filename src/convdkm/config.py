@@ -195,6 +195,12 @@ class TrainingConfig(Section):
     micro_batch: PositiveInt | None = Field(
         None, description="images that a process works on at a time, to save memory; all by default"
     )
+    checkpointing: bool = Field(
+        False, description="work residual blocks out again in the backward pass, to save memory"
+    )
+    compile: bool = Field(
+        False, description="compile elementwise functions, where many steps are worth the wait"
+    )
     learning_rate: Annotated[float, Field(gt=0)] = Field(0.01, description="Adam's, at its peak")
     betas: Rates = Field((0.8, 0.9), description="Adam's averaging weights")
     schedule: ScheduleName = Field("steps", description="of the learning rate")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from convdkm.checkpointing import checkpointed
 from convdkm.checks import check_positive
 from convdkm.elementwise import compiled_engine
 from convdkm.errors import InvalidInputError, NotFiniteError, located
@@ -86,9 +87,13 @@ class ModelPlan:
             body, head = absorbed, split[1]
         self.body, self.head = body, head
 
-    def marginals(self, it: Tensor, tt: Tensor) -> Marginals:
+    def marginals(self, it: Tensor, tt: Tensor, *, checkpointing: bool = False) -> Marginals:
+        """Marginals from the first data blocks; see :attr:`DeepKernelMachine.checkpointing`."""
         with located("body"):
-            it, tt = self.body.data(it, tt)
+            if checkpointing and torch.is_grad_enabled():
+                it, tt = checkpointed(self.body, it, tt)
+            else:
+                it, tt = self.body.data(it, tt)
         with located("head"):
             return self.head.marginals(it, tt)
 
@@ -105,6 +110,10 @@ class DeepKernelMachine(nn.Module):
             or their ``"mean"`` (the published runs).
         dtype: precision of the data path, float32 by default; later changed by ``.to(dtype)``. The
             inducing chain is float64 always.
+
+    Attributes:
+        checkpointing: save memory in training: keep what enters each residual block, and work out
+            the inside again in the backward pass. Off by default.
     """
 
     _precision: Tensor
@@ -138,6 +147,7 @@ class DeepKernelMachine(nn.Module):
             )
         self.input, self.body, self.head, self.likelihood = input, body, head, likelihood
         self.head_kl = head_kl
+        self.checkpointing = False
         self.register_buffer("_precision", torch.empty(0, dtype=dtype), persistent=False)
 
     @property
@@ -317,7 +327,7 @@ class DeepKernelMachine(nn.Module):
     def _marginals(self, plan: ModelPlan, inputs: Tensor) -> Marginals:
         with located("input"):
             it, tt = self.input.data(inputs)
-        return plan.marginals(it, tt)
+        return plan.marginals(it, tt, checkpointing=self.checkpointing)
 
     def _predict(self, plan: ModelPlan, inputs: Tensor, batch_size: int | None) -> Prediction:
         if batch_size is not None:

@@ -22,6 +22,7 @@ RATIOS = {
     "objective_float32_vs_float64",
 }
 TINY = ["--widths", "4,4,4", "--batch", 4, "--side", 8, "--repeats", 1, "--steps", 2]
+TINY += ["--no-compile"]
 
 
 @pytest.fixture(autouse=True)

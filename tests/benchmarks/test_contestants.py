@@ -103,7 +103,7 @@ def test_a_profile_names_every_stage_and_leaves_the_classes_as_they_were(model):
     for stage in ("inducing chain", "input patches", "kernels", "convolutions", "Gram layers"):
         assert shares[stage].forward > 0, stage
         assert shares[stage].backward > 0, stage
-    for stage in ("normalisation", "head", "likelihood", "skip connections", "pooling"):
+    for stage in ("head", "likelihood", "skip connections", "pooling"):
         assert shares[stage].total > 0, stage
     assert shares["optimiser"].backward == 0
     assert all(each.forward >= 0 and each.backward >= 0 for each in shares.values())

@@ -10,7 +10,7 @@ import torch
 from convdkm.allocator import keep_freed_memory
 from convdkm.benchmarks import host
 from convdkm.benchmarks.measure import Times, in_turn, slope, timed
-from convdkm.benchmarks.memory import available_memory, peak_memory
+from convdkm.memory import available_memory, peak_memory
 
 KIB = 1024
 
@@ -116,7 +116,7 @@ print(keep_freed_memory() if sys.argv[1] == "keep" else False)
 def work():
     first, second = torch.ones(2**24), torch.ones(2**23)  # 64 and 32 MiB
 
-for _ in range(3):
+for _ in range(12):  # until every block has found its place
     work()
 before = faults()
 for _ in range(4):

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from cli_helpers import PHOTO, QUICK, TINY, call, fail, succeed
 
+from convdkm.cli import evaluate, train
 from convdkm.cli.settings import resolve
 from convdkm.cli.train import _new_folder
 
@@ -40,6 +41,21 @@ def test_the_last_line_is_the_folder_and_quiet_leaves_the_epochs_out(arrays, tmp
     assert "1/1" not in quiet.out
     assert "accuracy" in quiet.out
     assert quiet.err == ""
+
+
+def test_memory_is_foreseen_saved_and_kept(tmp_path, monkeypatch):
+    kept = []
+    for command in (train, evaluate):
+        monkeypatch.setattr(command, "keep_freed_memory", lambda: kept.append(True))
+    folder = tmp_path / "run"
+    options = ["--epochs", 1, "--checkpointing", "--no-compile", "--device", "cpu"]
+    shown = succeed("train", *QUICK, *TINY, *options, "-o", folder).out
+    assert "memory     less than 0." in shown
+    settings = yaml.safe_load((folder / "config.yaml").read_text())["training"]
+    assert (settings["checkpointing"], settings["compile"]) == (True, False)
+    succeed("resume", folder, "--epochs", 2, "--quiet")
+    succeed("evaluate", folder)
+    assert len(kept) == 3
 
 
 def test_the_settings_of_a_run_make_another_like_it(digits_run, tmp_path):

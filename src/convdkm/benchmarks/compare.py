@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from convdkm.benchmarks.contestants import (
-    CHECKPOINTING,
     Contestant,
     Workload,
     machine,
@@ -16,7 +15,8 @@ from convdkm.benchmarks.contestants import (
     textbook,
 )
 from convdkm.benchmarks.measure import Times, in_turn, timed
-from convdkm.benchmarks.memory import available_memory, peak_memory
+from convdkm.elementwise import compiled_engine
+from convdkm.memory import available_memory, peak_memory
 from convdkm.model import DeepKernelMachine
 
 OURS, CHECKPOINTED, TEXTBOOK = "ours", "ours, checkpointed", "textbook"
@@ -118,6 +118,8 @@ def compare(
     say(f"{workload.name}: making the machine from data")
     model = machine(workload, compiled=compiled)
     notes: list[str] = []
+    if compiled and compiled_engine() is None:
+        notes.append("nothing compiles here: the machine ran by PyTorch's own operations")
     batch = _textbook_batch(workload, model)
     if batch < workload.batch:
         notes.append(
@@ -125,8 +127,6 @@ def compare(
             f" memory that is free; it ran with {batch}, and its figures are those times"
             f" {workload.batch // batch}"
         )
-    if not hasattr(model, CHECKPOINTING):
-        notes.append("this version has no activation checkpointing: its row is the plain machine")
     plain = ours(workload, model)
     contestants = {OURS: plain, TEXTBOOK: textbook(workload, model, batch)}
     floors = networks(workload)
@@ -177,12 +177,11 @@ def _checkpointing(
 
     def switched(action: Callable[[], Any]) -> Callable[[], Any]:
         def run() -> Any:
-            before = getattr(model, CHECKPOINTING, False)
-            setattr(model, CHECKPOINTING, True)
+            model.checkpointing = True
             try:
                 return action()
             finally:
-                setattr(model, CHECKPOINTING, before)
+                model.checkpointing = False
 
         return run
 

@@ -21,8 +21,6 @@ from convdkm.model import DeepKernelMachine
 CHANNELS, CLASSES, NUM_DATA, NU = 3, 10, 50_000, 0.01
 INITIAL_IMAGES = 512
 RATE, BETAS = 1e-4, (0.8, 0.9)
-CHECKPOINTING = "checkpointing"
-COMPILE = "compile_kernels"
 LAYOUTS = {"CNN": torch.contiguous_format, "CNN, channels last": torch.channels_last}
 LEAST_CHANNELS_LAST = 8
 """With 4 channels, oneDNN as of torch 2.13 writes past the end of tensors in this layout."""
@@ -92,7 +90,7 @@ class Contestant:
         predict: Callable[[], object] | None = None,
     ) -> None:
         self.loss, self.predict = loss, predict
-        self.optimiser = torch.optim.Adam(list(parameters), lr=RATE, betas=BETAS)
+        self.optimiser = torch.optim.Adam(list(parameters), lr=RATE, betas=BETAS, fused=True)
 
     def step(self) -> None:
         """Forward, backward, and a step of Adam. Gradients stay until :meth:`forget`."""
@@ -127,7 +125,7 @@ def machine(
         workload.images(INITIAL_IMAGES), workload.labels(INITIAL_IMAGES), seed=workload.seed
     )
     if compiled:
-        getattr(model, COMPILE)()
+        model.compile_elementwise()
     return model
 
 

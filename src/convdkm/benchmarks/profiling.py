@@ -18,13 +18,15 @@ from torch._C._autograd import _get_sequence_nr
 from torch.autograd.profiler import record_function
 
 from convdkm.benchmarks.contestants import Contestant
-from convdkm.benchmarks.tracing import trace
 from convdkm.layers.base import Plan
+from convdkm.layers.window import Window
 from convdkm.model import DeepKernelMachine
+from convdkm.tracing import trace
 
+CONVOLUTIONS = "convolutions"
 STAGES = {
     "compose": "skip connections",
-    "conv": "convolutions",
+    "conv": CONVOLUTIONS,
     "gram_layer": "Gram layers",
     "noise": "jitter",
     "norm": "normalisation",
@@ -35,6 +37,7 @@ CHAIN, INPUT, HEAD, LIKELIHOOD = "inducing chain", "input patches", "head", "lik
 OPTIMISER, ACCUMULATION, REST = "optimiser", "summing of gradients", "the rest"
 _MARK, _WHOLE = "convdkm: ", "convdkm step"
 _NODE = "autograd::engine::evaluate_function: "
+_CONVOLUTION_BACKWARD = "aten::convolution_backward"
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ def marked(model: DeepKernelMachine) -> Iterator[list[Span]]:
     spans: list[Span] = []
     homes = [(kind, "data", _stage(kind)) for kind in _subclasses(Plan)]
     homes += [
+        (Window, "convolve", CONVOLUTIONS),
         (_home(model, "plan"), "plan", CHAIN),
         (_home(model.input, "data"), "data", INPUT),
         (_home(getattr(model.plan(), "head", None), "marginals"), "marginals", HEAD),
@@ -168,9 +172,13 @@ def _backward(events: list[Any], spans: list[Span]) -> dict[str, float]:
     for span in sorted(spans, key=lambda span: span.first - span.last):
         stages.update(dict.fromkeys(range(span.first, span.last), span.stage))
     seconds: dict[str, float] = defaultdict(float)
+    stage = REST
     for event in events:
         if event.name().startswith(_NODE):
             number = event.sequence_nr()
             stage = stages.get(number, REST) if number >= 0 else ACCUMULATION
             seconds[stage] += event.duration_ns() / 1e9
+        elif event.name() == _CONVOLUTION_BACKWARD:  # inside the node that began last
+            seconds[stage] -= event.duration_ns() / 1e9
+            seconds[CONVOLUTIONS] += event.duration_ns() / 1e9
     return dict(seconds)

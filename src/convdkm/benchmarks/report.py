@@ -8,13 +8,12 @@ from datetime import datetime, timezone
 from typing import Any, Literal
 
 from convdkm.benchmarks.compare import compare
-from convdkm.benchmarks.contestants import COMPILE, NU, Workload, machine, ours
+from convdkm.benchmarks.contestants import NU, Workload, machine, ours
 from convdkm.benchmarks.host import machine_facts, signs_of_others
 from convdkm.benchmarks.precision import compare_precisions
 from convdkm.benchmarks.profiling import profile_step
 from convdkm.benchmarks.scaling import growth
 from convdkm.errors import InvalidInputError
-from convdkm.model import DeepKernelMachine
 from convdkm.training.environment import environment
 
 Part = Literal["compare", "scaling", "profile"]
@@ -45,10 +44,6 @@ class Plan:
         for name, value in (("repeats", self.repeats), ("steps", self.steps)):
             if value < 1:
                 raise InvalidInputError(f"{name} must be at least 1, got {value}")
-        if self.compiled and not hasattr(DeepKernelMachine, COMPILE):
-            raise InvalidInputError(
-                "this version of the machine cannot compile its kernels; leave out --compile"
-            )
 
 
 def run_bench(plan: Plan, say: Say) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from convdkm.benchmarks.contestants import Contestant, Workload, machine, ours
 from convdkm.benchmarks.measure import in_turn, slope
-from convdkm.benchmarks.memory import peak_memory
+from convdkm.memory import peak_memory
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,8 @@ def heading(results: Mapping[str, Any]) -> list[str]:
     return [
         f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads{size}",
         f"{named}; {results['date']}",
+        "elementwise functions "
+        + ("compiled" if results["settings"]["compiled"] else "by PyTorch's own operations"),
     ]
 
 

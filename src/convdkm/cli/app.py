@@ -272,8 +272,12 @@ def bench(
         int | None, typer.Option(metavar="N", help="threads of torch (all cores)")
     ] = None,
     compile: Annotated[
-        bool, typer.Option("--compile/--no-compile", help="let the machine compile its kernels")
-    ] = False,
+        bool,
+        typer.Option(
+            "--compile/--no-compile",
+            help="let torch.compile make the machine's elementwise functions (on)",
+        ),
+    ] = True,
     scaling: Annotated[
         bool, typer.Option("--scaling", help="how a step grows with its sizes")
     ] = False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from convdkm.allocator import keep_freed_memory
 from convdkm.checks import check_choice
 from convdkm.cli.output import console, metrics_table, warn
 from convdkm.cli.settings import checked_dataset
@@ -35,6 +36,8 @@ def evaluate_run(
 ) -> None:
     """Print the figures of a run on its test images, or on another set."""
     run = open_run(folder, checkpoint, device)
+    if run.model.device.type == "cpu":
+        keep_freed_memory()
     changes = {"dataset": data and checked_dataset(data), "data_dir": data_dir}
     config = run.config.updated({name: v for name, v in changes.items() if v is not None})
     dataset = load_dataset(config, warn)

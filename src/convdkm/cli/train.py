@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from convdkm.allocator import keep_freed_memory
 from convdkm.cli.interrupt import Interrupt
 from convdkm.cli.output import console, metrics_table
 from convdkm.cli.settings import resolve
@@ -34,6 +35,7 @@ def train_run(
     from convdkm.training.fit import fit
     from convdkm.training.world import joined_world
 
+    _keep_memory(settings)
     with joined_world(settings.training.timeout_minutes) as world:
         folder = world.from_leader(output or _new_folder(settings.data.dataset, preset))
         _follow(
@@ -60,7 +62,16 @@ def resume_run(folder: Path, options: Mapping[str, Any], *, quiet: bool) -> None
         console().print(metrics_table(metrics))
         print(folder)
         return
+    _keep_memory(settings)
     _follow(lambda **more: resume(folder, **options, **more), folder, quiet=quiet)
+
+
+def _keep_memory(settings: RunConfig) -> None:
+    """On the CPU, every step takes the memory that the one before gave up."""
+    from convdkm.training.world import find_device
+
+    if find_device(settings.training.device).type == "cpu":
+        keep_freed_memory()
 
 
 def _final_metrics(folder: Path, settings: RunConfig) -> dict[str, Any]:

@@ -75,15 +75,15 @@ def _variance_gradient(
 
 def compiled_for_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile for any number of rows; once more for every P, whose loops are worth unrolling."""
-    fast = torch.compile(function, dynamic=None)
+    fast = torch.compile(function, options={"cpp.dynamic_threads": True})
 
     def call(*tensors: Tensor | None) -> Any:
-        first = tensors[0]
-        rows = 0 if first is None else first.shape[0]
-        for tensor in tensors:
+        alone = [None if tensor is None else tensor.detach() for tensor in tensors]
+        rows = 0 if alone[0] is None else alone[0].shape[0]
+        for tensor in alone:
             if tensor is not None and rows > 1 and tensor.ndim and tensor.shape[0] == rows:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        return fast(*tensors)
+        return fast(*alone)
 
     return call
 
@@ -104,10 +104,8 @@ class Compiled:
         result: Tensor = self._relu(cross, inducing, own, offset)
         return result
 
-    def relu_again(
-        self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None
-    ) -> tuple[Tensor, Any]:
-        return self.relu(cross, inducing, own, offset), (cross, inducing, own)
+    def relu_state(self, cross: Tensor, inducing: Tensor, own: Tensor) -> Any:
+        return cross, inducing, own
 
     def relu_gradient(self, grad: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor]:
         by_cross, weighted, by_row = self._relu_gradient(grad, *state)
@@ -138,8 +136,8 @@ class Compiled:
 @functools.cache
 def compiled_engine() -> Compiled | None:
     """The compiled engine, tried out; None (and a warning in the log) where nothing compiles."""
-    engine = Compiled()
     try:
+        engine = Compiled()
         with torch.no_grad():
             engine.relu(torch.zeros(24, 16), torch.ones(16), torch.ones(24, 1), None)
     except Exception as error:  # the compiler's errors have no type in common

@@ -30,10 +30,8 @@ class Engine(Protocol):
         """κ of ``cross`` (rows, P), ``inducing`` (P,) and ``own`` (rows, 1)."""
         ...
 
-    def relu_again(
-        self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None
-    ) -> tuple[Tensor, Any]:
-        """κ, and what :meth:`relu_gradient` needs besides."""
+    def relu_state(self, cross: Tensor, inducing: Tensor, own: Tensor) -> Any:
+        """What :meth:`relu_gradient` needs."""
         ...
 
     def relu_gradient(self, grad: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor]:

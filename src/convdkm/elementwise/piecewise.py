@@ -25,18 +25,11 @@ class Piecewise:
                 out.add_(offset)
         return value
 
-    def relu_again(
-        self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None
-    ) -> tuple[Tensor, Any]:
-        value, sine, supplement = (torch.empty_like(cross) for _ in range(3))
+    def relu_state(self, cross: Tensor, inducing: Tensor, own: Tensor) -> Any:
+        sine, supplement = torch.empty_like(cross), torch.empty_like(cross)
         for piece in pieces(cross):
-            part, root = cross[piece], sine[piece]
-            angle = _angle_into(root, part, inducing, own[piece])
-            supplement[piece] = angle
-            torch.addcmul(root, angle, part, out=value[piece])
-            if offset is not None:
-                value[piece].add_(offset)
-        return value, (sine, supplement)
+            supplement[piece] = _angle_into(sine[piece], cross[piece], inducing, own[piece])
+        return sine, supplement
 
     def relu_gradient(self, grad: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor]:
         sine, supplement = state

@@ -137,12 +137,15 @@ class ArcCosine(Kernel):
             None if bias_variance is None else Positive("bias_variance", bias_variance, learn=learn)
         )
 
+    def variances(self, like: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        r""":math:`\sigma_w^2` and :math:`\sigma_b^2` with the dtype of ``like``, if set."""
+        weight = None if self.weight_variance is None else self.weight_variance(like)
+        return weight, None if self.bias_variance is None else self.bias_variance(like)
+
     def _affine(self, value: Tensor) -> Tensor:
-        if self.weight_variance is not None:
-            value = self.weight_variance(value) * value
-        if self.bias_variance is not None:
-            value = value + self.bias_variance(value)
-        return value
+        slope, offset = self.variances(value)
+        value = value if slope is None else slope * value
+        return value if offset is None else value + offset
 
     def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
         return self._affine(arccosine(cross, left, right, self.order))
@@ -158,20 +161,58 @@ class ArcCosine(Kernel):
         return f"order={self.order}"
 
 
+class _InducingRelu(torch.autograd.Function):
+    """k₁ of a symmetric matrix of inner products, whose diagonal it leaves as it is."""
+
+    @staticmethod
+    def forward(ctx: Any, ii: Tensor) -> Tensor:
+        own = ii.diagonal()
+        sine, supplement = _sine_and_angle(ii, own[:, None], own[None, :])
+        ctx.save_for_backward(own, sine, supplement)
+        value = torch.addcmul(sine, supplement, ii).mul_(1 / math.pi)
+        value.diagonal().copy_(own)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        own, sine, supplement = ctx.saved_tensors
+        weighted = grad * sine
+        weighted.diagonal().zero_()
+        shared = (weighted.sum(0) + weighted.sum(1)).mul_(0.5 / math.pi)
+        result = (grad * supplement).mul_(1 / math.pi)
+        result.diagonal().copy_(grad.diagonal() + _safe_divide(shared, own))
+        return result
+
+
 class ReluPlan(KernelPlan):
-    """The kernel of order 1, and white noise after it; joins the convolution that follows."""
+    """The kernel of order 1, and white noise after it; joins the convolution that follows.
+
+    Attributes:
+        slope, offset: the kernel's two variances, None where it has none.
+        noises: what the layers of noise after it add to the variances.
+    """
 
     def __init__(self, kernel: ArcCosine, ii: Tensor) -> None:
-        super().__init__(kernel, ii)
         self.arccosine = kernel
+        self.slope, self.offset = kernel.variances(ii)
+        super().__init__(kernel, ii)
         self.noises: tuple[NoisePlan, ...] = ()
+
+    def inside(self, ii: Tensor) -> Tensor:
+        return self._affine(_InducingRelu.apply(ii))
+
+    def _affine(self, value: Tensor) -> Tensor:
+        if self.slope is not None:
+            value = value * self.slope.to(value.dtype)
+        return value if self.offset is None else value + self.offset.to(value.dtype)
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         return super().data(it, tt)[0], self.variance(tt)
 
     def variance(self, tt: Tensor) -> Tensor:
         """The outgoing variances, noise included."""
-        tt = self.arccosine.variance(tt)
+        tt = self._affine(tt)
         for noise in self.noises:
             tt = noise.noisy(tt)
         return tt
@@ -198,15 +239,12 @@ class ReluConvPlan(Plan):
         self.relu, self.conv = relu, conv
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        conv, kernel = self.conv, self.relu.arccosine
-        own = window_variance(conv.window, self.relu.variance(tt), conv.border)
-        weight, own = conv.scaled(own)
-        slope, offset = 1 / math.pi, None
-        if kernel.weight_variance is not None:
-            slope = kernel.weight_variance(weight) / math.pi
-        if kernel.bias_variance is not None:
-            offset = (kernel.bias_variance(weight) / slope).to(it.dtype)
-        weight, inducing = (weight * slope).to(it.dtype), self.relu.inducing.to(it.dtype)
+        conv, relu = self.conv, self.relu
+        slope = (1.0 if relu.slope is None else relu.slope) / math.pi
+        offset = None if relu.offset is None else (relu.offset / slope).to(it.dtype)
+        own = window_variance(conv.window, relu.variance(tt), conv.border)
+        weight, own = conv.scaled(own, slope)
+        weight, inducing = weight.to(it.dtype), relu.inducing.to(it.dtype)
         conv.window.require_space(it.shape[2:])
         result = relu_convolution(
             it,
@@ -215,7 +253,7 @@ class ReluConvPlan(Plan):
             offset,
             weight,
             window=conv.window,
-            engine=engine(compiled=kernel.compiled),
+            engine=engine(compiled=relu.arccosine.compiled),
         )
         return result, own
 

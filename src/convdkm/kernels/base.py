@@ -52,9 +52,14 @@ class KernelPlan(Plan):
     def __init__(self, kernel: Kernel, ii: Tensor) -> None:
         self.kernel = kernel
         self.inducing = ii.diagonal()
-        inside = kernel.of(ii, self.inducing[:, None], self.inducing[None, :])
-        inside = 0.5 * (inside + inside.T)
-        super().__init__(torch.diagonal_scatter(inside, kernel.variance(self.inducing)))
+        super().__init__(self.inside(ii))
+
+    def inside(self, ii: Tensor) -> Tensor:
+        """The kernel between inducing points."""
+        own = self.inducing
+        value = self.kernel.of(ii, own[:, None], own[None, :])
+        value = 0.5 * (value + value.T)
+        return torch.diagonal_scatter(value, self.kernel.variance(own))
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         inducing = self.inducing.to(it.dtype).reshape(-1, *(1,) * (it.ndim - 2))

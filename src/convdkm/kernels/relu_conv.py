@@ -1,8 +1,7 @@
 r"""The arc-cosine kernel of order 1 and the convolution after it, as one operation.
 
-Nothing between the incoming Gram and the result of the convolution is kept for the backward pass:
-the kernel's value and its two derivatives come from the same square root and the same angle,
-so that having them again costs one more evaluation and saves a map for every layer.
+Of all that lies between the incoming Gram and the result of the convolution, only the kernel's
+value is kept for the backward pass; its derivatives are worked out again from the Gram.
 """
 
 from __future__ import annotations
@@ -56,28 +55,26 @@ class _ReluConvolution(torch.autograd.Function):
         engine: Engine,
     ) -> Tensor:
         ctx.window, ctx.engine, ctx.dtype = window, engine, product_dtype(cross)
-        ctx.save_for_backward(cross, inducing, own, offset, weight)
         rows = engine.relu(as_rows(cross), inducing, own.reshape(-1, 1), offset)
         maps = from_rows(rows, cross.shape[0], cross.shape[2:])
+        ctx.save_for_backward(cross, inducing, own, offset, weight, maps)
         with without_autocast(cross):
             return window.convolve(maps.to(ctx.dtype), weight.to(ctx.dtype)).to(cross.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        cross, inducing, own, offset, weight = ctx.saved_tensors
+        cross, inducing, own, offset, weight, maps = ctx.saved_tensors
         engine, dtype = ctx.engine, ctx.dtype
         needs_weight = ctx.needs_input_grad[4]
-        rows, state = engine.relu_again(as_rows(cross), inducing, own.reshape(-1, 1), offset)
-        maps = from_rows(rows, cross.shape[0], cross.shape[2:])
         by_maps, by_weight = ctx.window.convolve_backward(
             grad.to(dtype), maps.to(dtype), weight.to(dtype), needs_weight
         )
-        del rows, maps
         by_rows = as_rows(by_maps.to(cross.dtype))
         by_offset = None
         if offset is not None and ctx.needs_input_grad[3]:
             by_offset = by_rows.sum().reshape(offset.shape).to(offset.dtype)
+        state = engine.relu_state(as_rows(cross), inducing, own.reshape(-1, 1))
         by_cross, by_point, by_row = engine.relu_gradient(by_rows, state)
         return (
             from_rows(by_cross, cross.shape[0], cross.shape[2:]),

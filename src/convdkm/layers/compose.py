@@ -57,6 +57,16 @@ class Chain(Plan):
                 it, tt = plan.data(it, tt)
         return it, tt
 
+    def blocks(self) -> list[Chain]:
+        """The chain cut before and after every skip connection: parts worth recomputing."""
+        parts: list[list[tuple[str, Plan]]] = [[]]
+        for name, plan in self.steps:
+            alone = isinstance(plan, SkipPlan)
+            if alone or (parts[-1] and isinstance(parts[-1][-1][1], SkipPlan)):
+                parts.append([])
+            parts[-1].append((name, plan))
+        return [Chain(part, part[-1][1].ii, {}) for part in parts if part]
+
     def premultiplied(self, matrix: Tensor) -> Plan | None:
         if not self.steps:
             return None

@@ -3,9 +3,11 @@ r"""The kernelised convolution Γ with inter-domain inducing points (Eq. 11 and 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from convdkm.checks import check_choice, check_positive
 from convdkm.choices import Border, MixingInit
@@ -35,50 +37,95 @@ def window_variance(window: Window, tt: Tensor, border: Border) -> Tensor:
     return window.mean(tt, inside=border == "inside")
 
 
-def mixed_inducing(weight: Tensor, scaled: Tensor, ii: Tensor) -> Tensor:
-    r""":math:`\sum_s C_s G_{ii} \tilde C_s^T` for weights ``(Q, P, *places)``, made symmetric."""
-    by_place = weight.flatten(2).mT
-    mixed = (by_place @ ii).flatten(1) @ scaled.flatten(2).mT.flatten(1).T
-    return 0.5 * (mixed + mixed.T)
+def mixed_inducing(weight: Tensor, ii: Tensor) -> Tensor:
+    r""":math:`\tfrac1S \sum_s C_s G_{ii} C_s^T` for weights ``(Q, P, *places)`` (Eq. 17)."""
+    result: Tensor = _MixedInducing.apply(weight.flatten(2).mT.contiguous(), ii)
+    return result
+
+
+class _MixedInducing(torch.autograd.Function):
+    r"""K from C ``(Q, S, P)`` and a symmetric G, and with the symmetric part of its gradient
+
+    .. math:: \bar C_s = \tfrac2S \bar K C_s G, \qquad \bar G = \tfrac1S\sum_s C_s^T\bar K C_s.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ii: Tensor) -> Tensor:
+        half = weight @ ii
+        ctx.save_for_backward(weight, half)
+        mixed = half.flatten(1) @ weight.flatten(1).T
+        return (mixed + mixed.T).mul_(0.5 / weight.shape[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        weight, half = ctx.saved_tensors
+        grad = (grad + grad.T).mul_(0.5 / weight.shape[1])
+        by_weight = 2 * (grad @ half.flatten(1)).reshape(weight.shape)
+        width = weight.shape[2]
+        pushed = (grad @ weight.flatten(1)).reshape(-1, width)
+        return by_weight, weight.reshape(-1, width).T @ pushed
 
 
 class ConvPlan(Plan):
     """Convolves ``it`` and averages ``tt``; then, maybe, scales both by one number.
 
+    The weights are a product ``left · C / D``, made when they are needed, so that every number that
+    belongs to them is multiplied with the small ``left``.
+
     Attributes:
-        weight: ``(Q, P, *size)``.
+        mixing: C, ``(Q, P, *size)``.
         window, border: the geometry, see :class:`Conv`.
+        left: what the plan after has given away, a matrix or a diagonal; None for the identity.
         norm: the normalisation that comes after, if it multiplies the data by one number.
     """
 
     def __init__(
         self,
         ii: Tensor,
-        weight: Tensor,
+        mixing: Tensor,
         window: Window,
         border: Border,
+        *,
+        left: Tensor | None = None,
         norm: NormPlan | None = None,
     ) -> None:
         super().__init__(ii)
-        self.weight, self.window, self.border, self.norm = weight, window, border, norm
+        self.mixing, self.window, self.border = mixing, window, border
+        self.left, self.norm = left, norm
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights that ``it`` is convolved with, but for the normalisation."""
+        return self._weight(1.0)
+
+    def _weight(self, factor: float | Tensor) -> Tensor:
+        factor = factor / self.window.count
+        if self.left is None:
+            return self.mixing * factor
+        weight = left_multiply(self.left * factor, self.mixing.flatten(1))
+        return weight.reshape(-1, *self.mixing.shape[1:])
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         weight, tt = self.scaled(window_variance(self.window, tt, self.border))
         return self.window.convolve(it, weight.to(it.dtype)).to(it.dtype), tt
 
-    def scaled(self, tt: Tensor) -> tuple[Tensor, Tensor]:
-        """The weight and the outgoing variances, with the number of the normalisation."""
-        if self.norm is None:
-            return self.weight, tt
-        return self.norm.scaled(self.weight, tt)
+    def scaled(self, tt: Tensor, slope: float | Tensor = 1.0) -> tuple[Tensor, Tensor]:
+        """The weights times ``slope``, and the variances, both with the normalisation's number."""
+        number = None if self.norm is None else self.norm.norm.factor(tt)
+        if number is None:
+            return self._weight(slope), tt
+        return self._weight(slope * number.to(INDUCING_DTYPE)), tt * number.square()
 
     def premultiplied(self, matrix: Tensor) -> ConvPlan:
-        weight = left_multiply(matrix, self.weight.flatten(1)).reshape(-1, *self.weight.shape[1:])
-        return ConvPlan(self.ii, weight, self.window, self.border, self.norm)
+        left = matrix if self.left is None else left_multiply(matrix, self.left)
+        return ConvPlan(self.ii, self.mixing, self.window, self.border, left=left, norm=self.norm)
 
     def joined(self, after: Plan) -> ConvPlan | None:
         if self.norm is None and isinstance(after, NormPlan) and after.is_number:
-            return ConvPlan(after.ii, self.weight, self.window, self.border, after)
+            return ConvPlan(
+                after.ii, self.mixing, self.window, self.border, left=self.left, norm=after
+            )
         return None
 
 
@@ -138,9 +185,8 @@ class Conv(Layer):
 
     def plan(self, ii: Tensor) -> Plan:
         require_inducing(ii, self.in_inducing)
-        weight = self.weight / self.window.count
-        mixed = mixed_inducing(self.weight, weight, ii)
-        return ConvPlan(mixed, weight, self.window, self.border)
+        mixed = mixed_inducing(self.weight, ii)
+        return ConvPlan(mixed, self.weight, self.window, self.border)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         require_inducing(gram.ii, self.in_inducing)

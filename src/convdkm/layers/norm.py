@@ -11,7 +11,9 @@ learned scale; on a Gram that is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +31,19 @@ def _inverse_root(variance: Tensor) -> Tensor:
     """``variance^(-1/2)``, and zero where the variance is zero."""
     zero = variance <= 0
     return variance.masked_fill(zero, 1).sqrt().reciprocal().masked_fill(zero, 0)
+
+
+_FROZEN: ContextVar[bool] = ContextVar("frozen statistics", default=False)
+
+
+@contextmanager
+def frozen_statistics() -> Iterator[None]:
+    """No running average moves inside the block: a batch that is seen again counts once."""
+    token = _FROZEN.set(True)
+    try:
+        yield
+    finally:
+        _FROZEN.reset(token)
 
 
 class RunningStatistics(LazyState):
@@ -61,7 +76,7 @@ class RunningStatistics(LazyState):
             )
         if self.training or self.statistics == "batch":
             value = batch()
-            if self.training and running is not None:
+            if self.training and running is not None and not _FROZEN.get():
                 with torch.no_grad():
                     running.lerp_(value.detach().to(running.dtype), self.momentum)
             return value

@@ -178,7 +178,7 @@ class Flatten(LazyState):
             )
         require_inducing(ii, self.weight.shape[1])
         weight = self.weight / math.prod(self.weight.shape[2:])
-        return FlattenPlan(mixed_inducing(self.weight, weight, ii), weight)
+        return FlattenPlan(mixed_inducing(self.weight, ii), weight)
 
     def extra_repr(self) -> str:
         return "" if self.out_inducing is None else f"out_inducing={self.out_inducing}"

@@ -110,8 +110,7 @@ class Window:
         if self.is_point:
             # Not by conv2d: with a stride and few channels stored last, oneDNN's backward pass
             # writes outside its memory (seen with torch 2.13).
-            strides = tuple(slice(None, None, step) for step in self.stride)
-            return mix(weight.flatten(1), maps[(slice(None), slice(None), *strides)])
+            return mix(weight.flatten(1), self.corners(maps))
         before = tuple(pair[0] for pair in self.padding)
         if not self.is_symmetric:
             maps, before = self.pad(maps), (0,) * self.ndim
@@ -127,6 +126,10 @@ class Window:
     def is_symmetric(self) -> bool:
         """As many zeros before every axis as after it."""
         return all(before == after for before, after in self.padding)
+
+    def corners(self, maps: Tensor) -> Tensor:
+        """``(N, P, *space)`` at the first place of every window; for windows without padding."""
+        return maps[(slice(None), slice(None), *(slice(None, None, s) for s in self.stride))]
 
     def convolve_backward(
         self, grad: Tensor, maps: Tensor, weight: Tensor, needs_weight: bool = True

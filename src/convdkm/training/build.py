@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from convdkm.architectures import resnet
-from convdkm.config import ModelConfig
+from convdkm.config import ModelConfig, TrainingConfig
 from convdkm.errors import InvalidInputError
 from convdkm.kernels import ArcCosine
 from convdkm.model import DeepKernelMachine
+from convdkm.training.sinks import Level
+
+Tell = Callable[[str, Level], None]
 
 
 def build_model(
@@ -58,6 +63,20 @@ def build_model(
         dtype=dtype,
         **{name: getattr(config, name) for name in same},
     )
+
+
+def tune(model: DeepKernelMachine, config: TrainingConfig, tell: Tell) -> None:
+    """Switch on what changes memory and speed, and results by rounding at most."""
+    if config.checkpointing:
+        model.checkpointing = True
+    if config.compile:
+        tell("compiling elementwise functions, which may take a minute", "info")
+        if not model.compile_elementwise():
+            tell(
+                "nothing compiles here, and training goes on without: install a C++ compiler, or"
+                " leave --compile out",
+                "warning",
+            )
 
 
 def _for_stages(name: str, values: tuple[int, ...], stages: int) -> tuple[int, ...]:

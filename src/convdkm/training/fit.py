@@ -20,11 +20,12 @@ from convdkm.files import write_json, write_text
 from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset
 from convdkm.training.batches import Batches, seed_of
-from convdkm.training.build import build_model
+from convdkm.training.build import build_model, tune
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore
 from convdkm.training.environment import environment
 from convdkm.training.log import LogSink
 from convdkm.training.loop import Trainer
+from convdkm.training.memory import Demand, Estimate, estimate
 from convdkm.training.run import (
     CHECKPOINTS,
     CONFIG,
@@ -156,7 +157,8 @@ class Session:
         self.config, self.folder, self.world = config, folder, world
         self.own_model = model is not None
         self._check(checkpoint, model)
-        device = find_device(config.training.device)
+        self.device = device = find_device(config.training.device)
+        self.memory: Estimate | None = None
         self.sinks = list(sinks) if world.leads else []
         data = config.data
         dataset = load_dataset(config, self.tell) if dataset is None else dataset
@@ -174,6 +176,7 @@ class Session:
             whitening.load_state_dict(checkpoint.part("whitening"))
         whitening.to(device)
         model = self._initialised(model, whitening, checkpoint).to(device)
+        tune(model, config.training, self.tell)
         shape = tuple(dataset.train_images.shape[1:])
         self.result = Run(
             config, model, whitening, dataset.class_names, shape, folder, leads=world.leads
@@ -222,6 +225,8 @@ class Session:
             "device": str(self.result.model.device),
             "precision": config.training.precision,
         }
+        if self.memory is not None:
+            detail["memory"] = str(self.memory)
         if self.folder is not None:
             detail["folder"] = str(self.folder)
         if self.folder is not None and self.world.leads:
@@ -277,6 +282,8 @@ class Session:
             if model is None:
                 channels = data.train_images.shape[1]
                 model = build_model(config.model, channels, data.num_classes, dtype_of(config))
+            if self.world.leads:
+                self._foresee(model, resumed=checkpoint is not None)
             if checkpoint is not None:
                 # Now, since some parameters have no shape before, and the optimiser needs them all.
                 model.load_state_dict(checkpoint.part("model"))
@@ -292,6 +299,21 @@ class Session:
             elif config.data.inducing_patches == "standardised":
                 images = make_whitening("standardise").fit(data.train_images)(images)
             return model.initialise(images, some.train_labels, seed=seed, max_images=count)
+
+    def _foresee(self, model: DeepKernelMachine, *, resumed: bool) -> None:
+        """Estimate what the run takes of memory; a warning where that is too much."""
+        images = self.dataset.train_images
+        demand = Demand.of(
+            self.config,
+            self.dataset,
+            self.world,
+            self.device,
+            initial=0 if resumed else min(self.config.data.inducing_images, len(images)),
+            held_out=0 if self.held_out is None else self.held_out[0].nbytes,
+        )
+        self.memory = estimate(model, demand, self.device)
+        if self.memory is not None and self.memory.warning is not None:
+            self.tell(self.memory.warning)
 
     def _make_folder(self, folder: Path) -> None:
         """A new folder with the settings in it, made once everything else is known to work."""
@@ -309,6 +331,8 @@ class Session:
             sinks.append(
                 TensorBoardSink(self.folder / "tensorboard", keep_through_step=step or None)
             )
+        if self.memory is not None and self.memory.warning is not None:
+            Sinks(sinks).message(self.memory.warning, "warning")  # it came before the folder
         return sinks
 
     def _description(self) -> Checkpoint:

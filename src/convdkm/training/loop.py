@@ -92,7 +92,10 @@ class Trainer:
         self.evaluate, self.score, self.stop = evaluate, score, stop
         self.world = batches.world
         self.optimiser = torch.optim.Adam(
-            model.parameters(), lr=config.learning_rate, betas=(config.betas[0], config.betas[1])
+            model.parameters(),
+            lr=config.learning_rate,
+            betas=(config.betas[0], config.betas[1]),
+            fused=True,
         )
         self.progress = Progress()
         self._snapshot = Snapshot(model, self.optimiser)

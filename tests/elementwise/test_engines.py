@@ -1,0 +1,159 @@
+"""The engines that work on maps: right values, right gradients, the same from both."""
+
+import math
+
+import pytest
+import torch
+
+from convdkm import maps
+from convdkm.elementwise import PIECEWISE, compiled, compiled_engine, engine
+from convdkm.kernels.arccos import arccosine
+from convdkm.kernels.relu_conv import relu_convolution
+from convdkm.layers.learned_variance import learned_variance
+from convdkm.layers.window import Window
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+DTYPES = [torch.float32, torch.float64]
+CLOSE = {torch.float32: 3e-6, torch.float64: 1e-12}
+
+
+def the_compiled_engine():
+    made = compiled_engine()
+    if made is None:
+        pytest.skip("nothing compiles here: there is no C++ compiler")
+    return made
+
+
+def blocks(dtype, *, count=3, points=5, side=4, seed=0):
+    """``it``, the diagonal of ``ii`` and ``tt`` of features, with degenerate pixels among them."""
+    generator = torch.Generator().manual_seed(seed)
+    inducing = torch.randn(points, 7, generator=generator, dtype=torch.float64)
+    pixels = torch.randn(count, side, side, 7, generator=generator, dtype=torch.float64)
+    pixels[0, 0, 0] = 0
+    pixels[0, 0, 1] = inducing[0]
+    pixels[0, 0, 2] = -2 * inducing[1]
+    it = torch.einsum("pm,nhwm->nphw", inducing, pixels) / 7
+    ii, tt = inducing.square().mean(1), pixels.square().mean(-1)
+    return [maps.channels_last(it).to(dtype), ii.to(dtype), tt.to(dtype)]
+
+
+def gradients(result, inputs):
+    weights = torch.randn(
+        result.shape, generator=torch.Generator().manual_seed(9), dtype=result.dtype
+    )
+    return torch.autograd.grad((result * weights).sum(), inputs)
+
+
+def require_close(actual, expected, dtype):
+    for one, other in zip(actual, expected, strict=True):
+        scale = float(other.detach().abs().max()) or 1.0
+        assert float((one - other).detach().abs().max()) < CLOSE[dtype] * scale * 10
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("with_offset", [True, False])
+def test_kernel_and_convolution_are_the_two_one_by_one(dtype, stride, with_offset):
+    check_kernel_and_convolution(PIECEWISE, dtype, stride, with_offset)
+
+
+def check_kernel_and_convolution(each_engine, dtype, stride, with_offset):
+    window = Window.of(3, stride, "same", 1, 2)
+    it, ii, tt = (block.requires_grad_() for block in blocks(dtype))
+    weight = torch.randn(6, 5, 3, 3, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    weight.requires_grad_()
+    offset = torch.tensor(0.3, dtype=dtype, requires_grad=True) if with_offset else None
+    inputs = [x for x in (it, ii, tt, weight, offset) if x is not None]
+
+    together = relu_convolution(it, ii, tt, offset, weight, window=window, engine=each_engine)
+    kernel = math.pi * arccosine(it, ii[:, None, None], tt[:, None])
+    apart = window.convolve(kernel if offset is None else kernel + offset, weight)
+
+    require_close([together], [apart], dtype)
+    require_close(gradients(together, inputs), gradients(apart, inputs), dtype)
+
+
+@pytest.mark.parametrize("ndim", [1, 3])
+def test_kernel_and_convolution_in_other_dimensions(ndim):
+    window = Window.of(3, 1, "same", 1, ndim)
+    generator = torch.Generator().manual_seed(0)
+    it = 0.3 * torch.randn(2, 4, *(5,) * ndim, generator=generator, dtype=torch.float64)
+    ii, tt = torch.full((4,), 2.0).double(), torch.full((2, *(5,) * ndim), 3.0).double()
+    weight = torch.randn(3, 4, *(3,) * ndim, generator=generator, dtype=torch.float64)
+    inputs = [x.requires_grad_() for x in (it, ii, tt, weight)]
+    together = relu_convolution(it, ii, tt, None, weight, window=window)
+    shape = (4, *(1,) * ndim)
+    apart = window.convolve(math.pi * arccosine(it, ii.reshape(shape), tt[:, None]), weight)
+    require_close([together], [apart], torch.float64)
+    require_close(gradients(together, inputs), gradients(apart, inputs), torch.float64)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shifted", [True, False])
+def test_learned_variance_is_its_formula(dtype, shifted):
+    check_learned_variance(PIECEWISE, dtype, shifted)
+
+
+def test_the_compiled_engine_does_the_same():
+    made = the_compiled_engine()
+    check_kernel_and_convolution(made, torch.float32, 1, True)
+    check_kernel_and_convolution(made, torch.float32, 2, False)
+    check_learned_variance(made, torch.float32, True)
+
+
+def check_learned_variance(each_engine, dtype, shifted):
+    generator = torch.Generator().manual_seed(2)
+    white = torch.randn(3, 4, 5, 5, generator=generator, dtype=dtype)
+    own = 2 + 4 * torch.rand(3, 5, 5, generator=generator, dtype=dtype)
+    spread = torch.randn(4, 4, generator=generator, dtype=dtype)
+    shift = torch.randn(4, generator=generator, dtype=dtype) if shifted else None
+    inputs = [x.requires_grad_() for x in (white, own, spread, shift) if x is not None]
+
+    variance, again = learned_variance(white, own, spread, shift, engine=each_engine)
+    inner = torch.einsum("pm,nphw->nmhw", spread, white)
+    if shift is not None:
+        inner = inner - shift[:, None, None]
+    residual = (own - white.square().sum(1)).clamp(min=0)
+    expected = residual + inner.square().sum(1)
+    assert 0 < int((residual == 0).sum()) < residual.numel()
+
+    torch.testing.assert_close(again, white, rtol=0, atol=0)
+    require_close([variance], [expected], dtype)
+    together = torch.cat([variance.flatten(), (again * 1.5).flatten()])
+    apart = torch.cat([expected.flatten(), (white * 1.5).flatten()])
+    require_close(gradients(together, inputs), gradients(apart, inputs), dtype)
+
+
+def test_pieces_make_no_difference(monkeypatch):
+    def results():
+        it, ii, tt = (block.requires_grad_() for block in blocks(torch.float64))
+        weight = torch.ones(2, 5, 3, 3, dtype=torch.float64)
+        window = Window.of(3, 1, "same", 1, 2)
+        value = relu_convolution(it, ii, tt, None, weight, window=window)
+        variance, _ = learned_variance(it, tt, torch.eye(5))
+        total = value.sum() + variance.sum()
+        return total, *torch.autograd.grad(total, [it, ii, tt])
+
+    whole = results()
+    monkeypatch.setattr(maps, "PIECE", 35)
+    require_close(results(), whole, torch.float64)
+
+
+def test_a_polynomial_stands_for_the_angle():
+    sine = torch.linspace(0, 1, 1001)
+    for cross in (sine.flip(0), -sine.flip(0), torch.zeros_like(sine)):
+        expected = torch.atan2(cross.double(), sine.double())
+        assert float((compiled._angle(sine, cross) - expected).abs().max()) < 3e-7
+
+
+def test_without_a_compiler_torchs_operations_are_used(monkeypatch, caplog):
+    def fails(*_arguments, **_options):
+        raise RuntimeError("no C++ compiler was found\nsecond line")
+
+    monkeypatch.setattr(compiled.Compiled, "relu", fails)
+    compiled_engine.cache_clear()
+    try:
+        assert engine(compiled=True) is PIECEWISE
+        assert "PyTorch's own operations are used: no C++ compiler was found" in caplog.text
+    finally:
+        compiled_engine.cache_clear()

@@ -1,0 +1,37 @@
+"""Maps as rows."""
+
+import torch
+
+from convdkm.maps import as_rows, channels_last, from_rows, pieces, product_dtype
+
+
+def test_rows_of_a_channels_last_map_are_a_view():
+    maps = channels_last(torch.arange(24.0).reshape(2, 3, 2, 2))
+    rows = as_rows(maps)
+    assert rows.shape == (8, 3)
+    assert rows.data_ptr() == maps.data_ptr()
+    assert rows[1].tolist() == maps[0, :, 0, 1].tolist()
+    assert torch.equal(from_rows(rows, 2, (2, 2)), maps)
+
+
+def test_vectors_are_their_own_rows():
+    vectors = torch.randn(4, 3)
+    assert torch.equal(as_rows(vectors), vectors)
+    assert torch.equal(from_rows(vectors, 4, ()), vectors)
+    assert torch.equal(channels_last(vectors), vectors)
+
+
+def test_pieces_cover_every_row_once():
+    rows = torch.zeros(1_000_003, 2)
+    covered = [index for piece in pieces(rows) for index in (piece.start, piece.stop)]
+    assert covered[0] == 0
+    assert covered[-1] == len(rows)
+    assert covered[1:-1:2] == covered[2::2]
+    assert list(pieces(torch.zeros(0, 2))) == []
+
+
+def test_products_take_the_precision_of_autocast():
+    maps = torch.zeros(1, 2, 3, 3)
+    assert product_dtype(maps) == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert product_dtype(maps) == torch.bfloat16
