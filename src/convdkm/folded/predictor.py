@@ -14,7 +14,7 @@ from convdkm.errors import InvalidInputError, NotFiniteError, located
 from convdkm.folded.base import Folded, known, tracing
 from convdkm.folded.ends import FoldedHead, Outcome, Start
 from convdkm.folded.steps import FoldedGram, FoldedReluConv, Step
-from convdkm.maps import channels_last
+from convdkm.maps import channels_last, without_autocast
 from convdkm.prediction import Prediction
 from convdkm.samples import SampleShape, cast_samples, check_samples
 
@@ -85,7 +85,8 @@ class Predictor(Folded):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         if tracing():
             return self._forward(images)
-        parts = [self._forward(part) for part in images.split(self._at_once(images))]
+        with without_autocast(images):  # its constants have the precision they were made with
+            parts = [self._forward(part) for part in images.split(self._at_once(images))]
         if len(parts) == 1:
             return parts[0]
         return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
