@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor
 
-PIECE = 1 << 19
+PIECE = 1 << 18
 """Numbers in a piece of a map that is worked on at a time, on a CPU."""
 
 
