@@ -1,10 +1,11 @@
 """Hand-written backward passes of the inducing chain, against automatic differentiation."""
 
+import pytest
 import torch
 
 import convdkm as dkm
 from convdkm.kernels.arccos import arccosine
-from convdkm.layers.conv import mixed_inducing
+from convdkm.layers.inducing import learned_gram, mixed, noisy, normalised
 from convdkm.numerics import cholesky, factorised, log_abs_det, whitened_kl
 
 
@@ -42,7 +43,7 @@ def test_convolution_of_the_inducing_block():
     weight, ii = random(4, 6, 3, 3).requires_grad_(), covariance()
     by_place = weight.flatten(2).permute(2, 0, 1)
     expected = (by_place @ ii @ by_place.mT).mean(0)
-    actual = mixed_inducing(weight, ii)
+    actual = mixed(weight, ii)
     torch.testing.assert_close(actual, expected)
     symmetric = (random(4, 4) + random(4, 4).T) / 2
     for own, other in zip(
@@ -53,16 +54,107 @@ def test_convolution_of_the_inducing_block():
         torch.testing.assert_close(own, other)
 
 
-def test_kernel_of_the_inducing_block():
+@pytest.mark.parametrize("variances", [(1.3, 0.2), (1.3, None), (None, 0.2), (None, None)])
+def test_kernel_of_the_inducing_block(variances):
     ii = covariance()
-    kernel = dkm.ArcCosine(weight_variance=1.3, bias_variance=0.2)
+    weight, bias = variances
+    kernel = dkm.ArcCosine(weight_variance=weight, bias_variance=bias)
     own = ii.diagonal()
-    off = 1.3 * arccosine(ii, own[:, None], own[None, :]) + 0.2
-    expected = torch.diagonal_scatter(off, 1.3 * own + 0.2)
+    slope = 1.0 if weight is None else kernel.weight_variance(ii)
+    offset = 0.0 if bias is None else kernel.bias_variance(ii)
+    off = slope * arccosine(ii, own[:, None], own[None, :]) + offset
+    expected = torch.diagonal_scatter(off, slope * own + offset)
     actual = kernel.plan(ii).ii
     torch.testing.assert_close(actual, expected)
-    (by_own,), (by_other,) = gradient_of(actual, [ii]), gradient_of(expected, [ii])
-    torch.testing.assert_close(by_own, by_other)
+    inputs = [ii, *kernel.parameters()]
+    for by_own, by_other in zip(
+        gradient_of(actual, inputs), gradient_of(expected, inputs), strict=True
+    ):
+        torch.testing.assert_close(by_own, by_other)
+
+
+def test_noise_of_the_inducing_block():
+    ii = covariance()
+    expected = torch.diagonal_scatter(ii, 1.5 * ii.diagonal() + 0.2)
+    actual = noisy(ii, 0.5, 0.2)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(gradient_of(actual, [ii]), gradient_of(expected, [ii]))
+
+
+@pytest.mark.parametrize("by_mean", [True, False])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_normalisation_of_the_inducing_block_by_one_number(by_mean, scaled):
+    ii, log_scale = covariance(), torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+    inputs = [ii, log_scale] if scaled else [ii]
+    number = ii.new_ones(())
+    if scaled:
+        number = number * log_scale.exp()
+    if by_mean:
+        number = number * ii.diagonal().mean().rsqrt()
+    actual = normalised(ii, log_scale if scaled else None, by_mean=by_mean)
+    torch.testing.assert_close(actual.number, number.expand(()))
+    torch.testing.assert_close(actual.ii, ii * number.square())
+    for own, other in (
+        (actual.ii, ii * number.square()),
+        (actual.ii * actual.number, ii * number**3),
+    ):
+        torch.testing.assert_close(gradient_of(own, inputs), gradient_of(other, inputs))
+
+
+def test_normalisation_of_a_gram_that_is_zero():
+    ii = torch.zeros(3, 3, dtype=torch.float64, requires_grad=True)
+    scaled = normalised(ii, None, by_mean=True)
+    assert scaled.number.item() == 0.0
+    (gradient,) = gradient_of(scaled.ii, [ii])
+    assert bool(torch.isfinite(gradient).all())
+
+
+@pytest.mark.parametrize("whitened", [True, False])
+@pytest.mark.parametrize("scaled", [True, False])
+def test_a_learned_gram_has_one_backward_pass(whitened, scaled):
+    kernel = covariance()
+    free = (random(6, 6, seed=3) + 3 * torch.eye(6)).requires_grad_()
+    log_scale = torch.tensor(0.4, dtype=torch.float64, requires_grad=True) if scaled else None
+    learned = learned_gram(kernel, free, log_scale, divisor=1.7, whitened=whitened)
+
+    lower = torch.linalg.cholesky(kernel)
+    root = free.tril() / 1.7
+    if log_scale is not None:
+        root = root * (0.5 * log_scale).exp()
+    factor = lower @ root if whitened else root
+    inverse = torch.linalg.inv(lower)
+    truth = (
+        factor @ factor.T,
+        inverse,
+        inverse @ factor,
+        factor,
+        torch.distributions.kl_divergence(
+            *(
+                torch.distributions.MultivariateNormal(torch.zeros(6).double(), scale_tril=each)
+                for each in (torch.linalg.cholesky(factor @ factor.T), lower)
+            )
+        ),
+    )
+    inputs = [x for x in (kernel, free, log_scale) if x is not None]
+    for index, (own, other) in enumerate(zip(learned, truth, strict=True)):
+        torch.testing.assert_close(own, other, rtol=1e-9, atol=1e-10)
+        if own.requires_grad and not (index == 3 and not whitened):  # F does not depend on K
+            actual = gradient_of(own, inputs)
+            wanted = torch.autograd.grad(
+                (other * random(*other.shape, seed=5)).sum(),
+                inputs,
+                retain_graph=True,
+                allow_unused=True,
+            )
+            for one, two in zip(actual, wanted, strict=True):
+                two = torch.zeros_like(one) if two is None else two  # noqa: PLW2901
+                torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-9)
+    together = sum((each * random(*each.shape, seed=8)).sum() for each in learned)
+    apart = sum((each * random(*each.shape, seed=8)).sum() for each in truth)
+    for one, two in zip(
+        torch.autograd.grad(together, inputs), torch.autograd.grad(apart, inputs), strict=True
+    ):
+        torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-9)
 
 
 def test_the_kl_of_a_triangular_factor_needs_its_diagonal_only():

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 PIECE = 1 << 18
 """Numbers in a piece of a map that is worked on at a time, on a CPU."""
@@ -59,3 +60,13 @@ def without_autocast(maps: Tensor) -> AbstractContextManager[object]:
     """A block in which ``torch.autocast`` leaves operands as they are."""
     kind = maps.device.type
     return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
+
+
+def product(rows: Tensor, matrix: Tensor, offset: Tensor | None = None) -> Tensor:
+    """``rows · matrixᵀ + offset``, in the precision of :func:`product_dtype`."""
+    dtype = product_dtype(rows)
+    if dtype == rows.dtype:
+        return F.linear(rows, matrix, offset)
+    with without_autocast(rows):
+        offset = None if offset is None else offset.to(dtype)
+        return F.linear(rows.to(dtype), matrix.to(dtype), offset).to(rows.dtype)

@@ -45,7 +45,7 @@ def cholesky(matrix: Tensor, what: str) -> Tensor:
     """
     if torch.is_grad_enabled() and matrix.requires_grad:
         return factorised(matrix, what)[0]
-    return _factor(matrix.detach(), what)
+    return cholesky_factor(matrix.detach(), what)
 
 
 def factorised(matrix: Tensor, what: str) -> tuple[Tensor, Tensor]:
@@ -55,7 +55,7 @@ def factorised(matrix: Tensor, what: str) -> tuple[Tensor, Tensor]:
 
     .. math:: \bar K = \tfrac12 X^T (S + S^T) X, \qquad S = \Phi(L^T \bar L - \bar X X^T).
     """
-    factor = _factor(matrix.detach(), what)
+    factor = cholesky_factor(matrix.detach(), what)
     lower, inverse = _Factorised.apply(matrix, factor)
     return lower, inverse
 
@@ -72,29 +72,34 @@ class _Factorised(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, by_factor: Tensor | None, by_inverse: Tensor | None) -> Any:
         factor, inverse = ctx.saved_tensors
-        inner = torch.zeros_like(factor)
-        if by_factor is not None:
-            inner = factor.mT @ by_factor
-        if by_inverse is not None:
-            inner = inner - by_inverse @ inverse.mT
-        inner = inner.tril()
-        inner.diagonal().mul_(0.5)
-        return inverse.mT @ (0.5 * (inner + inner.mT)) @ inverse, None
+        return gradient_of_factorised(factor, inverse, by_factor, by_inverse), None
 
 
-def _factor(matrix: Tensor, what: str) -> Tensor:
-    """Cholesky factor of the matrix, with as little jitter as it needs."""
+def gradient_of_factorised(
+    factor: Tensor, inverse: Tensor, by_factor: Tensor | None, by_inverse: Tensor | None
+) -> Tensor:
+    """The gradient by a matrix, from those by its factor and by the factor's inverse."""
+    inner = torch.zeros_like(factor) if by_factor is None else factor.mT @ by_factor
+    if by_inverse is not None:
+        inner = torch.addmm(inner, by_inverse, inverse.mT, alpha=-1)
+    inner = inner.tril()
+    inner.diagonal().mul_(0.5)
+    return inverse.mT @ (inner + inner.mT).mul_(0.5) @ inverse
+
+
+def cholesky_factor(matrix: Tensor, what: str) -> Tensor:
+    """:func:`cholesky`, without a derivative."""
     if matrix.is_meta:
         return torch.linalg.cholesky_ex(matrix)[0]
-    diagonal = matrix.diagonal()
-    mean = diagonal.abs().mean()
+    mean = matrix.diagonal().mean()
     for jitter in JITTERS:
-        shifted = (
-            matrix + torch.diag_embed((jitter * mean).expand_as(diagonal)) if jitter else matrix
-        )
+        shifted = matrix
+        if jitter:
+            shifted = matrix.clone()
+            shifted.diagonal().add_(jitter * mean)
         factor, info = torch.linalg.cholesky_ex(shifted)
-        pivots = factor.diagonal().square()
-        if info == 0 and pivots.min() > SMALLEST_PIVOT * mean:
+        smallest_pivot = factor.diagonal().min()
+        if bool((info == 0) & (smallest_pivot.square() > SMALLEST_PIVOT * mean)):
             if jitter:
                 _LOG.debug("%s needed jitter of %g times its mean variance", what, jitter)
             return factor
@@ -155,19 +160,21 @@ def gaussian_kl(covariance: Tensor, prior: Tensor) -> Tensor:
 def mix(matrix: Tensor, blocks: Tensor, offset: Tensor | None = None) -> Tensor:
     """Left-multiply the inducing axis of ``(N, P, *space)`` by a matrix ``(Q, P)``.
 
-    A vector stands for a diagonal matrix. The matrix is cast to the precision of the data.
-    After a matrix an ``offset`` ``(Q,)`` may be added.
+    A vector stands for a diagonal matrix, a number for a multiple of the identity. The matrix is
+    cast to the precision of the data. After a matrix an ``offset`` ``(Q,)`` may be added.
     """
     matrix = matrix.to(blocks.dtype)
     space = blocks.shape[2:]
-    if matrix.ndim == 1:
-        return blocks * matrix.reshape(-1, *(1,) * len(space))
+    if matrix.ndim < 2:
+        return blocks * (matrix.reshape(-1, *(1,) * len(space)) if matrix.ndim else matrix)
     offset = None if offset is None else offset.to(blocks.dtype)
     return F.linear(blocks.movedim(1, -1), matrix, offset).movedim(-1, 1).to(blocks.dtype)
 
 
 def left_multiply(matrix: Tensor, other: Tensor) -> Tensor:
-    """``matrix @ other``, where a vector stands for a diagonal matrix."""
+    """``matrix @ other``; vectors stand for diagonal matrices, numbers for multiples of I."""
+    if not (matrix.ndim and other.ndim):
+        return matrix * other
     if matrix.ndim == 1:
         return matrix * other if other.ndim == 1 else matrix[:, None] * other
     return matrix * other if other.ndim == 1 else matrix @ other
@@ -214,6 +221,12 @@ def pivoted_cholesky_order(features: Tensor, count: int) -> Tensor:
 def standard_normal(shape: Sequence[int], generator: torch.Generator | None = None) -> Tensor:
     """Standard normal numbers in float64, drawn on the CPU so that every device gets the same."""
     return torch.randn(tuple(shape), generator=generator, dtype=torch.float64, device="cpu")
+
+
+def inverse_root(variance: Tensor) -> Tensor:
+    """``variance^(-1/2)``, and zero where the variance is not positive, with its derivative."""
+    zero = variance <= 0
+    return variance.masked_fill(zero, 1).sqrt().reciprocal().masked_fill(zero, 0)
 
 
 class _SafeSqrt(torch.autograd.Function):

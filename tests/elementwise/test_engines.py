@@ -9,7 +9,7 @@ from convdkm import maps
 from convdkm.elementwise import PIECEWISE, compiled, compiled_engine, engine
 from convdkm.kernels.arccos import arccosine
 from convdkm.kernels.relu_conv import relu_convolution
-from convdkm.layers.learned_variance import learned_variance
+from convdkm.layers.predicted import Number, predicted
 from convdkm.layers.window import Window
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
@@ -90,37 +90,60 @@ def test_kernel_and_convolution_in_other_dimensions(ndim):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shifted", [True, False])
-def test_learned_variance_is_its_formula(dtype, shifted):
-    check_learned_variance(PIECEWISE, dtype, shifted)
+@pytest.mark.parametrize("number", ["none", "scale", "mean", "scale and mean", "fixed"])
+def test_the_predicted_blocks_are_their_formula(dtype, shifted, number):
+    check_predicted(PIECEWISE, dtype, shifted, number)
 
 
 def test_the_compiled_engine_does_the_same():
     made = the_compiled_engine()
     check_kernel_and_convolution(made, torch.float32, 1, True)
     check_kernel_and_convolution(made, torch.float32, 2, False)
-    check_learned_variance(made, torch.float32, True)
+    check_predicted(made, torch.float32, True, "scale and mean")
+    check_predicted(made, torch.float32, False, "none")
 
 
-def check_learned_variance(each_engine, dtype, shifted):
+def check_predicted(each_engine, dtype, shifted, number):
     generator = torch.Generator().manual_seed(2)
     white = torch.randn(3, 4, 5, 5, generator=generator, dtype=dtype)
     own = 2 + 4 * torch.rand(3, 5, 5, generator=generator, dtype=dtype)
-    spread = torch.randn(4, 4, generator=generator, dtype=dtype)
+    spread = torch.randn(4, 4, generator=generator, dtype=torch.float64)
+    factor = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     shift = torch.randn(4, generator=generator, dtype=dtype) if shifted else None
-    inputs = [x.requires_grad_() for x in (white, own, spread, shift) if x is not None]
+    scale = torch.tensor(0.3, dtype=torch.float64) if "scale" in number else None
+    fixed = torch.tensor(1.7, dtype=dtype) if number == "fixed" else None
+    parts = (white, own, spread, factor, shift, scale)
+    inputs = [x.requires_grad_() for x in parts if x is not None]
 
-    variance, again = learned_variance(white, own, spread, shift, engine=each_engine)
-    inner = torch.einsum("pm,nphw->nmhw", spread, white)
+    it, tt, mean = predicted(
+        white,
+        own,
+        spread,
+        factor,
+        shift=shift,
+        number=Number(scale, "mean" in number, fixed),
+        engine=each_engine,
+    )
+    inner = torch.einsum("pm,nphw->nmhw", spread.to(dtype), white)
     if shift is not None:
         inner = inner - shift[:, None, None]
     residual = (own - white.square().sum(1)).clamp(min=0)
-    expected = residual + inner.square().sum(1)
     assert 0 < int((residual == 0).sum()) < residual.numel()
+    variance = residual + inner.square().sum(1)
+    n = torch.ones((), dtype=dtype) if scale is None else scale.exp().to(dtype)
+    if "mean" in number:
+        n = n * variance.mean().rsqrt()
+        torch.testing.assert_close(mean, variance.mean().detach())
+    else:
+        assert mean is None
+    if fixed is not None:
+        n = n * fixed.rsqrt()
+    expected_it = n * torch.einsum("qm,nmhw->nqhw", factor.to(dtype), inner)
+    expected_tt = n.square() * variance
 
-    torch.testing.assert_close(again, white, rtol=0, atol=0)
-    require_close([variance], [expected], dtype)
-    together = torch.cat([variance.flatten(), (again * 1.5).flatten()])
-    apart = torch.cat([expected.flatten(), (white * 1.5).flatten()])
+    require_close([it, tt], [expected_it, expected_tt], dtype)
+    together = torch.cat([it.flatten(), tt.flatten()])
+    apart = torch.cat([expected_it.flatten(), expected_tt.flatten()])
     require_close(gradients(together, inputs), gradients(apart, inputs), dtype)
 
 
@@ -130,8 +153,9 @@ def test_pieces_make_no_difference(monkeypatch):
         weight = torch.ones(2, 5, 3, 3, dtype=torch.float64)
         window = Window.of(3, 1, "same", 1, 2)
         value = relu_convolution(it, ii, tt, None, weight, window=window)
-        variance, _ = learned_variance(it, tt, torch.eye(5))
-        total = value.sum() + variance.sum()
+        eye = torch.eye(5, dtype=torch.float64)
+        predicted_it, variance, _ = predicted(it, tt, eye, 2 * eye, number=Number(by_mean=True))
+        total = value.sum() + variance.sum() + predicted_it.square().sum()
         return total, *torch.autograd.grad(total, [it, ii, tt])
 
     whole = results()

@@ -68,9 +68,10 @@ def _variance(rows: Tensor, inner: Tensor, own: Tensor) -> tuple[Tensor, Tensor]
 
 
 def _variance_gradient(
-    by_rows: Tensor, rows: Tensor, inner: Tensor, grad: Tensor, by_own: Tensor
-) -> tuple[Tensor, Tensor]:
-    return by_rows - 2 * by_own[:, None] * rows, 2 * grad[:, None] * inner
+    rows: Tensor, inner: Tensor, grad: Tensor, residual: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    by_own = torch.where(residual == 0, 0, grad)
+    return -2 * by_own[:, None] * rows, 2 * grad[:, None] * inner, by_own
 
 
 def compiled_for_rows(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,15 +121,14 @@ class Compiled:
     def variance_gradient(
         self,
         grad: Tensor,
-        by_rows: Tensor | None,
+        by_product: Tensor,
+        matrix: Tensor,
         saved: tuple[Tensor, Tensor, Tensor, Tensor | None],
     ) -> VarianceGradient:
         rows, residual, spread, shift = saved
-        by_own = grad.masked_fill(residual == 0, 0)
-        base = torch.zeros_like(rows) if by_rows is None else by_rows
         inner = learned(rows, spread, shift)
-        total, inner = self._variance_gradient(base, rows, inner, grad, by_own)
-        total.addmm_(inner, spread.T)
+        total, inner, by_own = self._variance_gradient(rows, inner, grad, residual)
+        total.addmm_(by_product, matrix).addmm_(inner, spread.T)
         by_shift = None if shift is None else -inner.sum(0)
         return VarianceGradient(total, by_own, rows.T @ inner, by_shift)
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from convdkm.maps import product_dtype, without_autocast
+from convdkm.maps import product
 
 
 class VarianceGradient(NamedTuple):
@@ -47,14 +47,16 @@ class Engine(Protocol):
     def variance_gradient(
         self,
         grad: Tensor,
-        by_rows: Tensor | None,
+        by_product: Tensor,
+        matrix: Tensor,
         saved: tuple[Tensor, Tensor, Tensor, Tensor | None],
     ) -> VarianceGradient:
         """Gradients by V, ``own``, ``spread`` and ``shift``.
 
         Args:
             grad: gradient by the variance.
-            by_rows: gradient by V from elsewhere, to be added.
+            by_product: gradient by ``V · matrixᵀ``.
+            matrix: what V was multiplied by besides.
             saved: ``rows``, what is left of ``own``, ``spread`` and ``shift``.
         """
         ...
@@ -62,7 +64,5 @@ class Engine(Protocol):
 
 def learned(rows: Tensor, spread: Tensor, shift: Tensor | None) -> Tensor:
     """U = QᵀV − u, as rows."""
-    dtype = product_dtype(rows)
-    with without_autocast(rows):
-        product = (rows.to(dtype) @ spread.to(dtype)).to(rows.dtype)
-    return product if shift is None else product.sub_(shift)
+    result = product(rows, spread.T)
+    return result if shift is None else result.sub_(shift)

@@ -57,7 +57,8 @@ class Piecewise:
     def variance_gradient(
         self,
         grad: Tensor,
-        by_rows: Tensor | None,
+        by_product: Tensor,
+        matrix: Tensor,
         saved: tuple[Tensor, Tensor, Tensor, Tensor | None],
     ) -> VarianceGradient:
         rows, residual, spread, shift = saved
@@ -68,9 +69,7 @@ class Piecewise:
             part, out = rows[piece], total[piece]
             inner = learned(part, spread, shift).mul_(2 * grad[piece, None])
             torch.mul(part, -2 * by_own[piece, None], out=out)
-            out.addmm_(inner, spread.T)
-            if by_rows is not None:
-                out.add_(by_rows[piece])
+            out.addmm_(by_product[piece], matrix).addmm_(inner, spread.T)
             by_spread.addmm_(part.T, inner)
             if by_shift is not None:
                 by_shift.sub_(inner.sum(0))

@@ -287,7 +287,10 @@ def _centre(plan: CentrePlan) -> tuple[Front, Step]:
 
 def _norm(plan: NormPlan) -> tuple[Front, Step]:
     own = plan.norm.data if plan.norm.data in ("image", "local") else "none"
-    return plan.inducing, FoldedNorm(own=own, constant=plan.norm.constant_factor())
+    inducing = plan.inducing
+    if inducing is not None and not inducing.ndim:
+        inducing = inducing.expand(len(plan.ii))
+    return inducing, FoldedNorm(own=own, constant=plan.norm.constant_factor())
 
 
 def _pool(plan: PoolPlan) -> tuple[Front, Step]:

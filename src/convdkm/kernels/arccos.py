@@ -162,27 +162,34 @@ class ArcCosine(Kernel):
 
 
 class _InducingRelu(torch.autograd.Function):
-    """k₁ of a symmetric matrix of inner products, whose diagonal it leaves as it is."""
+    r""":math:`\sigma_w^2 k_1 + \sigma_b^2` of a symmetric matrix of inner products.
+
+    Its diagonal is exactly :math:`\sigma_w^2 G_{xx} + \sigma_b^2`.
+    """
 
     @staticmethod
-    def forward(ctx: Any, ii: Tensor) -> Tensor:
+    def forward(ctx: Any, ii: Tensor, slope: Tensor | None, offset: Tensor | None) -> Tensor:
         own = ii.diagonal()
-        sine, supplement = _sine_and_angle(ii, own[:, None], own[None, :])
-        ctx.save_for_backward(own, sine, supplement)
+        sine, supplement = _sine_and_angle(ii, own[:, None], own)
         value = torch.addcmul(sine, supplement, ii).mul_(1 / math.pi)
         value.diagonal().copy_(own)
-        return value
+        result = value if slope is None else value * slope
+        ctx.save_for_backward(own, sine, supplement, slope, None if slope is None else value)
+        return result if offset is None else result + offset
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        own, sine, supplement = ctx.saved_tensors
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        own, sine, supplement, slope, value = ctx.saved_tensors
+        by_slope = (grad * value).sum() if ctx.needs_input_grad[1] else None
+        by_offset = grad.sum() if ctx.needs_input_grad[2] else None
+        grad = grad if slope is None else grad * slope
         weighted = grad * sine
         weighted.diagonal().zero_()
         shared = (weighted.sum(0) + weighted.sum(1)).mul_(0.5 / math.pi)
         result = (grad * supplement).mul_(1 / math.pi)
         result.diagonal().copy_(grad.diagonal() + _safe_divide(shared, own))
-        return result
+        return result, by_slope, by_offset
 
 
 class ReluPlan(KernelPlan):
@@ -200,22 +207,23 @@ class ReluPlan(KernelPlan):
         self.noises: tuple[NoisePlan, ...] = ()
 
     def inside(self, ii: Tensor) -> Tensor:
-        return self._affine(_InducingRelu.apply(ii))
-
-    def _affine(self, value: Tensor) -> Tensor:
-        if self.slope is not None:
-            value = value * self.slope.to(value.dtype)
-        return value if self.offset is None else value + self.offset.to(value.dtype)
+        result: Tensor = _InducingRelu.apply(ii, self.slope, self.offset)
+        return result
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         return super().data(it, tt)[0], self.variance(tt)
 
     def variance(self, tt: Tensor) -> Tensor:
-        """The outgoing variances, noise included."""
-        tt = self._affine(tt)
+        """The outgoing variances, noise included: one slope and one intercept for all."""
+        slope: float | Tensor = 1.0 if self.slope is None else self.slope
+        intercept: float | Tensor = 0.0 if self.offset is None else self.offset
         for noise in self.noises:
-            tt = noise.noisy(tt)
-        return tt
+            slope = (1 + noise.relative) * slope
+            intercept = (1 + noise.relative) * intercept + noise.absolute
+        if isinstance(slope, Tensor) and isinstance(intercept, Tensor):
+            return torch.addcmul(intercept.to(tt.dtype), tt, slope.to(tt.dtype))
+        tt = tt * (slope.to(tt.dtype) if isinstance(slope, Tensor) else slope)
+        return tt + (intercept.to(tt.dtype) if isinstance(intercept, Tensor) else intercept)
 
     def joined(self, after: Plan) -> Plan | None:
         if isinstance(after, NoisePlan):

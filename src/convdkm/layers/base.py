@@ -65,7 +65,10 @@ class Plan:
         raise NotImplementedError(f"{type(self).__name__} must define data(it, tt)")
 
     def premultiplied(self, matrix: Tensor) -> Plan | None:
-        """This plan followed by ``it ← matrix · it``, if that costs nothing; else None."""
+        """This plan followed by ``it ← matrix · it``, if that costs nothing; else None.
+
+        A vector stands for a diagonal matrix, a number for a multiple of the identity.
+        """
         del matrix
         return None
 

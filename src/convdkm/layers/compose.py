@@ -182,8 +182,8 @@ class SkipPlan(Plan):
     def __init__(self, body: Plan, shortcut: Plan, weight: Tensor, kl: dict[str, LayerKL]) -> None:
         super().__init__((1 - weight) * shortcut.ii + weight * body.ii, kl)
         self.body, self.shortcut, self.weight = body, shortcut, weight
-        self._body = body.premultiplied(weight.expand(len(body.ii)))
-        self._shortcut = shortcut.premultiplied((1 - weight).expand(len(shortcut.ii)))
+        self._body = body.premultiplied(weight)
+        self._shortcut = shortcut.premultiplied(1 - weight)
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         weight = self.weight.to(it.dtype)

@@ -3,17 +3,16 @@ r"""The kernelised convolution Γ with inter-domain inducing points (Eq. 11 and 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from convdkm.checks import check_choice, check_positive
 from convdkm.choices import Border, MixingInit
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer, Plan, require_inducing
+from convdkm.layers.inducing import mixed
 from convdkm.layers.norm import NormPlan
 from convdkm.layers.window import Padding, Size, Window
 from convdkm.numerics import (
@@ -35,36 +34,6 @@ def window_variance(window: Window, tt: Tensor, border: Border) -> Tensor:
     paper's Γ does; ``"inside"`` divides by the number of places inside, as the published runs did.
     """
     return window.mean(tt, inside=border == "inside")
-
-
-def mixed_inducing(weight: Tensor, ii: Tensor) -> Tensor:
-    r""":math:`\tfrac1S \sum_s C_s G_{ii} C_s^T` for weights ``(Q, P, *places)`` (Eq. 17)."""
-    result: Tensor = _MixedInducing.apply(weight.flatten(2).mT.contiguous(), ii)
-    return result
-
-
-class _MixedInducing(torch.autograd.Function):
-    r"""K from C ``(Q, S, P)`` and a symmetric G, and with the symmetric part of its gradient
-
-    .. math:: \bar C_s = \tfrac2S \bar K C_s G, \qquad \bar G = \tfrac1S\sum_s C_s^T\bar K C_s.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, ii: Tensor) -> Tensor:
-        half = weight @ ii
-        ctx.save_for_backward(weight, half)
-        mixed = half.flatten(1) @ weight.flatten(1).T
-        return (mixed + mixed.T).mul_(0.5 / weight.shape[1])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        weight, half = ctx.saved_tensors
-        grad = (grad + grad.T).mul_(0.5 / weight.shape[1])
-        by_weight = 2 * (grad @ half.flatten(1)).reshape(weight.shape)
-        width = weight.shape[2]
-        pushed = (grad @ weight.flatten(1)).reshape(-1, width)
-        return by_weight, weight.reshape(-1, width).T @ pushed
 
 
 class ConvPlan(Plan):
@@ -185,8 +154,7 @@ class Conv(Layer):
 
     def plan(self, ii: Tensor) -> Plan:
         require_inducing(ii, self.in_inducing)
-        mixed = mixed_inducing(self.weight, ii)
-        return ConvPlan(mixed, self.weight, self.window, self.border)
+        return ConvPlan(mixed(self.weight, ii), self.weight, self.window, self.border)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         require_inducing(gram.ii, self.in_inducing)

@@ -14,9 +14,10 @@ from convdkm.elementwise import engine
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import IdentityPlan, Layer, LayerKL, Plan, require_inducing
-from convdkm.layers.learned_variance import learned_variance
+from convdkm.layers.inducing import learned_gram
 from convdkm.layers.norm import Centre, CentrePlan, NormPlan, inducing_mean
-from convdkm.numerics import cholesky, factorised, left_multiply, mix, whitened_kl
+from convdkm.layers.predicted import Number, predicted
+from convdkm.numerics import cholesky, left_multiply, mix
 
 
 class GramPlan(Plan):
@@ -60,14 +61,18 @@ class GramPlan(Plan):
             shift = self.centre.mean(
                 spread.shape[1], lambda: inducing_mean(white) @ spread, white.dtype
             )
-        tt, white = learned_variance(
-            white, tt, self.spread, shift, engine=engine(compiled=self.compiled)
+        it, tt, mean = predicted(
+            white,
+            tt,
+            self.spread,
+            self.factor,
+            shift=shift,
+            number=Number() if self.norm is None else self.norm.norm.number(tt.dtype),
+            engine=engine(compiled=self.compiled),
         )
-        factor = self.factor
-        if self.norm is not None:
-            factor, tt = self.norm.scaled(factor, tt)
-        offset = None if shift is None else -(factor @ shift.to(factor.dtype))
-        return mix(factor @ self.spread.T, white, offset), tt
+        if self.norm is not None and mean is not None:
+            self.norm.norm.move("running_variance", mean)
+        return it, tt
 
     def _but(self, **changes: Any) -> GramPlan:
         own = {name: getattr(self, name) for name in _FIELDS}
@@ -171,21 +176,20 @@ class GramLayer(Layer):
                 " call initialise(images, labels) on the model, initialise(gram) on the layer, or"
                 " load a state_dict first"
             )
-        kernel_factor, whitening = factorised(ii, "the kernel matrix K_ii")
-        free = self.factor.tril() / self.divisor
-        if self.log_scale is not None:
-            free = free * (0.5 * self.log_scale).exp()
-        if self.parameterisation == "whitened":
-            spread, factor = free, kernel_factor @ free
-        else:
-            spread, factor = whitening @ free, free
-        value = whitened_kl(spread if self.nu else spread.detach(), triangular=True)
+        learned = learned_gram(
+            ii,
+            self.factor,
+            self.log_scale,
+            divisor=self.divisor,
+            whitened=self.parameterisation == "whitened",
+        )
+        value = learned.kl if self.nu else learned.kl.detach()
         return GramPlan(
-            factor @ factor.T,
+            learned.ii,
             {"": LayerKL(value, self.nu)},
-            whitening=whitening,
-            spread=spread,
-            factor=factor,
+            whitening=learned.whitening,
+            spread=learned.spread,
+            factor=learned.factor,
             compiled=self.compiled,
         )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from convdkm.errors import InvalidInputError
 from convdkm.layers.base import Layer, Plan
+from convdkm.layers.inducing import noisy
 
 
 class NoisePlan(Plan):
@@ -14,14 +14,10 @@ class NoisePlan(Plan):
 
     def __init__(self, ii: Tensor, relative: float, absolute: float) -> None:
         self.relative, self.absolute = relative, absolute
-        super().__init__(torch.diagonal_scatter(ii, self.noisy(ii.diagonal())))
-
-    def noisy(self, own: Tensor) -> Tensor:
-        """The variance of points that had variance ``own``."""
-        return (1 + self.relative) * own + self.absolute
+        super().__init__(noisy(ii, relative, absolute))
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        return it, self.noisy(tt)
+        return it, (1 + self.relative) * tt + self.absolute
 
 
 class Noise(Layer):

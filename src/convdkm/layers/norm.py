@@ -23,15 +23,10 @@ from convdkm.choices import DataNorm, DataScale, InducingNorm, InducingScale, St
 from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import LazyState, Plan
+from convdkm.layers.inducing import normalised
+from convdkm.layers.predicted import Number
 from convdkm.layers.synchronise import batch_mean
-from convdkm.numerics import explained, factorised, left_multiply, mix
-
-
-def _inverse_root(variance: Tensor) -> Tensor:
-    """``variance^(-1/2)``, and zero where the variance is zero."""
-    zero = variance <= 0
-    return variance.masked_fill(zero, 1).sqrt().reciprocal().masked_fill(zero, 0)
-
+from convdkm.numerics import explained, factorised, inverse_root, left_multiply, mix
 
 _FROZEN: ContextVar[bool] = ContextVar("frozen statistics", default=False)
 
@@ -56,6 +51,18 @@ class RunningStatistics(LazyState):
             raise InvalidInputError(f"momentum must lie in (0, 1], got {momentum}")
         self.momentum, self.statistics = momentum, statistics
 
+    @property
+    def uses_batch(self) -> bool:
+        """Whether the statistic is that of the batch, in the present mode."""
+        return self.training or self.statistics == "batch"
+
+    @torch.no_grad()
+    def move(self, name: str, value: Tensor) -> None:
+        """Let the running average follow the statistic of a batch, in training."""
+        running: Tensor | None = getattr(self, name)
+        if self.training and running is not None and not _FROZEN.get():
+            running.lerp_(value.detach().to(running.dtype), self.momentum)
+
     def current(
         self, name: str, shape: tuple[int, ...], batch: Callable[[], Tensor], dtype: torch.dtype
     ) -> Tensor:
@@ -67,18 +74,16 @@ class RunningStatistics(LazyState):
             batch: works out the statistic of the batch.
             dtype: of the result.
         """
-        running = getattr(self, name)
+        running: Tensor | None = getattr(self, name)
         needed = self.training or self.statistics == "running"
         if needed and running is not None and tuple(running.shape) != tuple(shape):
             raise GramError(
                 f"this layer's running statistics are for shape {tuple(running.shape)}, but the"
                 f" incoming Gram needs {tuple(shape)}; were the images of another size?"
             )
-        if self.training or self.statistics == "batch":
+        if self.uses_batch:
             value = batch()
-            if self.training and running is not None and not _FROZEN.get():
-                with torch.no_grad():
-                    running.lerp_(value.detach().to(running.dtype), self.momentum)
+            self.move(name, value)
             return value
         if running is None:
             raise NotInitialisedError(
@@ -93,8 +98,8 @@ class NormPlan(Plan):
 
     Attributes:
         norm: gives the factors of the pixels.
-        inducing: factors of the inducing points, or a matrix that took them in; None if another
-            plan has taken them over.
+        inducing: factors of the inducing points (or one number for all), or a matrix that took
+            them in; None if another plan has taken them over.
     """
 
     def __init__(self, norm: Norm, ii: Tensor, inducing: Tensor | None) -> None:
@@ -115,13 +120,6 @@ class NormPlan(Plan):
         numbers = ("none", "batch")
         norm = self.norm
         return self.inducing is None and norm.data in numbers and norm.data_scale in numbers
-
-    def scaled(self, matrix: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        """What makes ``it``, and ``tt``, multiplied by the one number."""
-        number = self.norm.factor(tt)
-        if number is None:
-            return matrix, tt
-        return matrix * number.to(matrix.dtype), tt * number.square()
 
     def split(self) -> tuple[Tensor, Plan] | None:
         return (
@@ -207,16 +205,20 @@ class Norm(RunningStatistics):
         return self(gram)
 
     def plan(self, ii: Tensor) -> Plan:
-        factor: Tensor | None = None
+        if self.inducing == self.inducing_scale == "none":
+            return NormPlan(self, ii, None)
+        log_scale = None
+        if self.inducing_scale != "none":
+            log_scale = self._scale(self.log_inducing_scale, ii.shape[:1])
+        if self.inducing != "local" and self.inducing_scale != "local":
+            scaled = normalised(ii, log_scale, by_mean=self.inducing == "batch")
+            return NormPlan(self, scaled.ii, scaled.number)
+        factor = torch.ones_like(ii.diagonal())
         if self.inducing != "none":
             own = ii.diagonal()
-            factor = _inverse_root(own.mean() if self.inducing == "batch" else own)
-        if self.inducing_scale != "none":
-            scale = self._scale(self.log_inducing_scale, ii.shape[:1]).exp()
-            factor = scale if factor is None else factor * scale
-        if factor is None:
-            return NormPlan(self, ii, None)
-        factor = factor.expand(ii.shape[0])
+            factor = factor * inverse_root(own.mean() if self.inducing == "batch" else own)
+        if log_scale is not None:
+            factor = factor * log_scale.exp()
         return NormPlan(self, ii * torch.outer(factor, factor), factor)
 
     def data_factor(self, tt: Tensor) -> Tensor | None:
@@ -235,11 +237,21 @@ class Norm(RunningStatistics):
                 )
             else:
                 variance = self._variance(tt)
-            factor = _inverse_root(variance)
+            factor = inverse_root(variance)
         if self.data_scale != "none":
             scale = self._scale(self.log_data_scale, tt.shape[1:]).exp().to(tt.dtype)
             factor = scale if factor is None else factor * scale
         return factor
+
+    def number(self, dtype: torch.dtype) -> Number:
+        """The same where it is one number, not yet worked out."""
+        log_scale = None if self.data_scale == "none" else self._scale(self.log_data_scale, ())
+        if self.data == "none":
+            return Number(log_scale)
+        if self.uses_batch:
+            return Number(log_scale, by_mean=True)
+        running = self.current("running_variance", (), lambda: torch.empty(0), dtype)
+        return Number(log_scale, fixed=running)
 
     def constant_factor(self) -> Tensor | None:
         """What of ``Ψ / A`` is the same for all images in evaluation by running statistics.
@@ -252,7 +264,7 @@ class Norm(RunningStatistics):
             variance = self.current(
                 "running_variance", shape, lambda: torch.empty(0), INDUCING_DTYPE
             )
-            factor = _inverse_root(variance)
+            factor = inverse_root(variance)
         if self.data_scale != "none":
             places = () if self.log_data_scale is None else tuple(self.log_data_scale.shape)
             scale = self._scale(self.log_data_scale, places).exp()

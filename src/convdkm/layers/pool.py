@@ -11,7 +11,7 @@ from convdkm.checks import check_positive
 from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
 from convdkm.gram import Gram
 from convdkm.layers.base import Layer, LazyState, Plan, require_inducing
-from convdkm.layers.conv import mixed_inducing
+from convdkm.layers.inducing import mixed
 from convdkm.layers.window import Padding, Size, Window
 from convdkm.numerics import explained, factorised, left_multiply, mix, standard_normal
 
@@ -178,7 +178,7 @@ class Flatten(LazyState):
             )
         require_inducing(ii, self.weight.shape[1])
         weight = self.weight / math.prod(self.weight.shape[2:])
-        return FlattenPlan(mixed_inducing(self.weight, ii), weight)
+        return FlattenPlan(mixed(self.weight, ii), weight)
 
     def extra_repr(self) -> str:
         return "" if self.out_inducing is None else f"out_inducing={self.out_inducing}"

@@ -8,7 +8,7 @@ whole batch. Outside, both are what PyTorch does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -65,6 +65,19 @@ def batch_mean(values: Tensor, dims: tuple[int, ...]) -> Tensor:
     if share is None or not share.synchronised:
         return values.mean(dims)
     return _SumOverProcesses.apply(values.mean(dims) * (share.count / share.together))
+
+
+def mean_and_pull_back(values: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """:func:`batch_mean` of a vector without derivative, and how its gradient comes back.
+
+    The second takes the gradient by the mean to that by each of the values, which is the same for
+    all.
+    """
+    share, count = _SHARE.get(), values.numel()
+    if share is None or not share.synchronised:
+        return values.mean(), lambda grad: grad / count
+    weight = share.count / share.together
+    return _summed(values.mean() * weight), lambda grad: _summed(grad) * (weight / count)
 
 
 def batch_noise(size: tuple[int, ...], like: Tensor, *, images: int = 0) -> Tensor:

@@ -268,13 +268,17 @@ def split_contract(case: Case) -> None:
 
 
 def premultiplied_contract(case: Case) -> None:
-    """``plan.premultiplied(M)`` is the plan followed by ``it ← M · it``; M may be a diagonal."""
+    """``plan.premultiplied(M)`` is the plan followed by ``it ← M · it``.
+
+    M may be a diagonal, or a number.
+    """
     size = case.output.num_inducing
     for name, plan in case.plans():
         expected_it, expected_tt = plan.data(case.gram.it, case.gram.tt)
         for kind, matrix in (
             ("a matrix", case.random(size + 1, size)),
             ("a diagonal", case.random(size)),
+            ("a number", case.random(1).squeeze(0)),
         ):
             absorbed = plan.premultiplied(matrix)
             if absorbed is None:

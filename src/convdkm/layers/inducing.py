@@ -1,0 +1,217 @@
+r"""Steps of the inducing chain, each one operation whose derivative is written out.
+
+The chain works on small float64 matrices, so that what it costs is the number of operations that
+PyTorch has to start and to differentiate, not their arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from convdkm.numerics import cholesky_factor, gradient_of_factorised, inverse_of_lower
+from convdkm.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
+
+
+def noisy(ii: Tensor, relative: float, absolute: float) -> Tensor:
+    r""":math:`G_{ii}` with :math:`(1+\epsilon_r) G_{xx} + \epsilon_a` on its diagonal."""
+    result: Tensor = _Noisy.apply(ii, relative, absolute)
+    return result
+
+
+class _Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ii: Tensor, relative: float, absolute: float) -> Tensor:
+        ctx.relative = relative
+        result = ii.clone()
+        result.diagonal().mul_(1 + relative).add_(absolute)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        grad = grad.clone()
+        grad.diagonal().mul_(1 + ctx.relative)
+        return grad, None, None
+
+
+def mixed(weight: Tensor, ii: Tensor) -> Tensor:
+    r""":math:`\tfrac1S \sum_s C_s G_{ii} C_s^T` for weights ``(Q, P, *places)`` (Eq. 17)."""
+    result: Tensor = _Mixed.apply(weight, ii)
+    return result
+
+
+class _Mixed(torch.autograd.Function):
+    r"""K from C and a symmetric G, and with the symmetric part of its gradient
+
+    .. math:: \bar C_s = \tfrac2S \bar K C_s G, \qquad \bar G = \tfrac1S\sum_s C_s^T\bar K C_s.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ii: Tensor) -> Tensor:
+        ctx.shape = weight.shape
+        placed = weight.flatten(2).mT.contiguous()  # (Q, S, P)
+        half = placed @ ii
+        ctx.save_for_backward(placed, half)
+        result = half.flatten(1) @ placed.flatten(1).T
+        return (result + result.T).mul_(0.5 / placed.shape[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        placed, half = ctx.saved_tensors
+        grad = (grad + grad.T).mul_(0.5 / placed.shape[1])
+        by_weight = (2 * grad @ half.flatten(1)).reshape(placed.shape).mT.reshape(ctx.shape)
+        width = placed.shape[2]
+        pushed = (grad @ placed.flatten(1)).reshape(-1, width)
+        return by_weight, placed.reshape(-1, width).T @ pushed
+
+
+class Normalised(NamedTuple):
+    """A Gram times the square of a number, and the number, ``()``."""
+
+    ii: Tensor
+    number: Tensor
+
+
+def normalised(ii: Tensor, log_scale: Tensor | None, *, by_mean: bool) -> Normalised:
+    r""":math:`n^2 G_{ii}` and n, which is :math:`\psi` over the root of the diagonal's mean.
+
+    Args:
+        ii: :math:`G_{ii}`.
+        log_scale: log ψ, ``()``; ψ is one if not given.
+        by_mean: divide by the mean's root; n is ψ if not.
+    """
+    return Normalised(*_Normalised.apply(ii, log_scale, by_mean))
+
+
+class _Normalised(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, ii: Tensor, log_scale: Tensor | None, by_mean: bool
+    ) -> tuple[Tensor, Tensor]:
+        number: Scalar = 1.0
+        ctx.inverse = None
+        if by_mean:
+            number = ctx.inverse = inverse_root(scalar(ii.diagonal().mean()))
+        if log_scale is not None:
+            number = number * exponential(scalar(log_scale))
+        ctx.number = number
+        ctx.save_for_backward(ii)
+        ctx.set_materialize_grads(False)
+        return ii * (number * number), as_tensor(number, ii)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_result: Tensor | None, by_number: Tensor | None) -> Any:
+        (ii,), number, inverse = ctx.saved_tensors, ctx.number, ctx.inverse
+        total: Scalar = 0.0 if by_number is None else scalar(by_number)
+        if by_result is None:
+            by_ii = torch.zeros_like(ii)
+        else:
+            total = total + 2 * number * scalar((by_result * ii).sum())
+            by_ii = by_result * (number * number)
+        by_log = total * number
+        if inverse is not None:
+            by_ii.diagonal().sub_(0.5 / len(ii) * by_log * inverse * inverse)
+        return by_ii, as_tensor(by_log, ii) if ctx.needs_input_grad[1] else None, None
+
+
+class LearnedGram(NamedTuple):
+    r"""What a Gram layer makes of the kernel :math:`K_{ii} = L L^T` and its parameters.
+
+    Attributes:
+        ii: :math:`G_{ii} = F F^T`.
+        whitening: L⁻¹.
+        spread: Q = L⁻¹F.
+        factor: F.
+        kl: :math:`D_{KL}(N(0, G_{ii}) \| N(0, K_{ii}))`, ``()``.
+    """
+
+    ii: Tensor
+    whitening: Tensor
+    spread: Tensor
+    factor: Tensor
+    kl: Tensor
+
+
+def learned_gram(
+    kernel: Tensor,
+    free: Tensor,
+    log_scale: Tensor | None = None,
+    *,
+    divisor: float = 1.0,
+    whitened: bool = False,
+) -> LearnedGram:
+    r"""Everything of a Gram layer that is free of data, with one backward pass for all of it.
+
+    With :math:`R = \mathrm{tril}(\text{free})\,e^{\text{log\_scale}/2}/\text{divisor}`: F = R, or
+    Q = R where it is ``whitened``. With Q lower triangular the divergence is
+    :math:`\tfrac12(|Q|^2 - P) - \sum_i\log|Q_{ii}|`.
+    """
+    lower = cholesky_factor(kernel.detach(), "the kernel matrix K_ii")
+    return LearnedGram(*_LearnedGram.apply(kernel, free, log_scale, lower, divisor, whitened))
+
+
+class _LearnedGram(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        ctx: Any,
+        kernel: Tensor,
+        free: Tensor,
+        log_scale: Tensor | None,
+        lower: Tensor,
+        divisor: float,
+        whitened: bool,
+    ) -> tuple[Tensor, ...]:
+        del kernel
+        scale: Scalar = 1 / divisor
+        if log_scale is not None:
+            scale = scale * exponential(0.5 * scalar(log_scale))
+        learned = free.tril() * scale
+        inverse = inverse_of_lower(lower)
+        spread = learned if whitened else inverse @ learned
+        factor = lower @ learned if whitened else learned
+        pivots = spread.diagonal().abs().log().sum()
+        kl = (spread.square().sum() - len(spread)).mul_(0.5).sub_(pivots)
+        ctx.whitened, ctx.scale = whitened, scale
+        ctx.save_for_backward(lower, inverse, spread, factor)
+        ctx.set_materialize_grads(False)
+        return factor @ factor.T, inverse, spread, factor, kl
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # noqa: PLR0917
+        ctx: Any,
+        by_ii: Tensor | None,
+        by_inverse: Tensor | None,
+        by_spread: Tensor | None,
+        by_factor: Tensor | None,
+        by_kl: Tensor | None,
+    ) -> Any:
+        lower, inverse, spread, factor = ctx.saved_tensors
+        by_spread = torch.zeros_like(spread) if by_spread is None else by_spread
+        by_factor = torch.zeros_like(factor) if by_factor is None else by_factor
+        if by_kl is not None:
+            weight = scalar(by_kl)
+            by_spread = by_spread + spread * weight
+            by_spread.diagonal().sub_(spread.diagonal().reciprocal().mul_(weight))
+        if by_ii is not None:
+            by_factor = torch.addmm(by_factor, by_ii + by_ii.T, factor)
+        by_lower = None
+        if ctx.whitened:
+            learned, by_learned = spread, torch.addmm(by_spread, lower.T, by_factor)
+            by_lower = by_factor @ spread.T
+        else:
+            learned, by_learned = factor, torch.addmm(by_factor, inverse.T, by_spread)
+            pushed = by_spread @ factor.T
+            by_inverse = pushed if by_inverse is None else by_inverse + pushed
+        by_learned = by_learned.tril()
+        by_log_scale = None
+        if ctx.needs_input_grad[2]:
+            by_log_scale = 0.5 * (by_learned * learned).sum()
+        by_kernel = gradient_of_factorised(lower, inverse, by_lower, by_inverse)
+        return by_kernel, by_learned.mul_(ctx.scale), by_log_scale, None, None, None

@@ -1,0 +1,147 @@
+r"""The data blocks that a learned Gram predicts, as one operation."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from convdkm.elementwise import PIECEWISE, Engine
+from convdkm.gram import INDUCING_DTYPE
+from convdkm.layers.synchronise import mean_and_pull_back
+from convdkm.maps import as_rows, from_rows, product
+from convdkm.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
+
+
+class Number(NamedTuple):
+    r"""Where the one number :math:`n = \Psi A^{-1/2}` of a normalisation comes from.
+
+    Attributes:
+        log_scale: log Ψ, ``()``; Ψ is one if not given.
+        by_mean: A is the mean of the variances at hand.
+        fixed: A itself, ``()``, where it is not; one if not given.
+    """
+
+    log_scale: Tensor | None = None
+    by_mean: bool = False
+    fixed: Tensor | None = None
+
+
+def predicted(
+    white: Tensor,
+    own: Tensor,
+    spread: Tensor,
+    factor: Tensor,
+    *,
+    shift: Tensor | None = None,
+    number: Number = Number(),  # noqa: B008
+    engine: Engine = PIECEWISE,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    r"""From V and :math:`k_{tt}`, with :math:`U = Q^T V - u`,
+
+    .. math:: G_{it} = n F U, \qquad g_{tt} = n^2\left(\max(k_{tt} - |V|^2, 0) + |U|^2\right),
+              \qquad n = \Psi A^{-1/2},
+
+    where A may be the mean of what stands in the brackets.
+
+    Args:
+        white: V, ``(N, P, *space)``.
+        own: :math:`k_{tt}`, ``(N, *space)``.
+        spread: Q, ``(P, M)``.
+        factor: F, ``(Q, M)``.
+        shift: u, ``(M,)``; zero if not given.
+        number: gives n.
+        engine: who does the work on maps.
+
+    Returns:
+        :math:`G_{it}`, :math:`g_{tt}`, and A where it is a mean.
+    """
+    shift = None if shift is None else shift.to(white.dtype)
+    it, tt, mean = _Predicted.apply(
+        as_rows(white),
+        own.reshape(-1),
+        spread,
+        factor,
+        shift,
+        *number,
+        engine,
+    )
+    return from_rows(it, white.shape[0], white.shape[2:]), tt.reshape(own.shape), mean
+
+
+class _Predicted(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        ctx: Any,
+        rows: Tensor,
+        own: Tensor,
+        spread: Tensor,
+        factor: Tensor,
+        shift: Tensor | None,
+        log_scale: Tensor | None,
+        by_mean: bool,
+        fixed: Tensor | None,
+        engine: Engine,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        narrow = spread.to(rows.dtype)
+        variance, residual = engine.variance(rows, own, narrow, shift)
+        number: Scalar = 1.0
+        mean, ctx.inverse = None, None
+        if by_mean:
+            mean, ctx.pull_back = mean_and_pull_back(variance)
+            number = ctx.inverse = inverse_root(scalar(mean))
+        elif fixed is not None:
+            number = inverse_root(scalar(fixed))
+        if log_scale is not None:
+            number = number * exponential(scalar(log_scale))
+        wide = spread.to(INDUCING_DTYPE)
+        scaled = factor.to(INDUCING_DTYPE) * number
+        matrix = (scaled @ wide.T).to(rows.dtype)
+        offset = None
+        if shift is not None:
+            offset = (scaled @ shift.to(INDUCING_DTYPE)).neg_().to(rows.dtype)
+        ctx.engine, ctx.number = engine, number
+        ctx.save_for_backward(rows, residual, variance, narrow, wide, scaled, matrix, shift)
+        if mean is not None:
+            ctx.mark_non_differentiable(mean)
+        return product(rows, matrix, offset), variance * (number * number), mean
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_it: Tensor, by_tt: Tensor, _: Any) -> Any:
+        rows, residual, variance, narrow, spread, scaled, matrix, shift = ctx.saved_tensors
+        number: Scalar = ctx.number
+        by_matrix = (by_it.T @ rows).to(INDUCING_DTYPE)
+        by_scaled = by_matrix @ spread
+        by_shift = None
+        if shift is not None:
+            by_offset = by_it.sum(0).to(INDUCING_DTYPE)
+            by_scaled.addr_(by_offset, shift.to(INDUCING_DTYPE), alpha=-1)
+            by_shift = -(scaled.T @ by_offset)
+        by_variance = by_tt * (number * number)
+        by_log_scale: Scalar = 0.0
+        if ctx.needs_input_grad[5] or ctx.inverse is not None:
+            through_variance = 2 * number * number * scalar(by_tt @ variance)
+            by_log_scale = scalar((by_scaled * scaled).sum()) + through_variance
+        if ctx.inverse is not None:
+            by_mean = -0.5 * by_log_scale * ctx.inverse * ctx.inverse
+            by_variance.add_(scalar(ctx.pull_back(as_tensor(by_mean, by_tt))))
+        gradient = ctx.engine.variance_gradient(
+            by_variance, by_it, matrix, (rows, residual, narrow, shift)
+        )
+        by_spread = gradient.spread.to(INDUCING_DTYPE).addmm_(by_matrix.T, scaled)
+        if by_shift is not None:
+            by_shift = by_shift.to(gradient.shift.dtype).add_(gradient.shift)
+        return (
+            gradient.rows,
+            gradient.own,
+            by_spread,
+            by_scaled * number,
+            by_shift,
+            as_tensor(by_log_scale, scaled) if ctx.needs_input_grad[5] else None,
+            None,
+            None,
+            None,
+        )
