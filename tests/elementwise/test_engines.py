@@ -62,12 +62,19 @@ def check_kernel_and_convolution(each_engine, dtype, stride, with_offset):
     it, ii, tt = (block.requires_grad_() for block in blocks(dtype))
     weight = torch.randn(6, 5, 3, 3, generator=torch.Generator().manual_seed(1), dtype=dtype)
     weight.requires_grad_()
-    offset = torch.tensor(0.3, dtype=dtype, requires_grad=True) if with_offset else None
-    inputs = [x for x in (it, ii, tt, weight, offset) if x is not None]
+    slope, offset = (
+        torch.tensor(value, dtype=torch.float64, requires_grad=True) if with_offset else None
+        for value in (1.4, 0.3)
+    )
+    inputs = [x for x in (it, ii, tt, weight, slope, offset) if x is not None]
 
-    together = relu_convolution(it, ii, tt, offset, weight, window=window, engine=each_engine)
+    together = relu_convolution(
+        it, ii, tt, weight, slope=slope, offset=offset, window=window, engine=each_engine
+    )
     kernel = math.pi * arccosine(it, ii[:, None, None], tt[:, None])
-    apart = window.convolve(kernel if offset is None else kernel + offset, weight)
+    if with_offset:
+        kernel = kernel + (math.pi * offset / slope).to(dtype)
+    apart = window.convolve(kernel, weight)
 
     require_close([together], [apart], dtype)
     require_close(gradients(together, inputs), gradients(apart, inputs), dtype)
@@ -81,7 +88,7 @@ def test_kernel_and_convolution_in_other_dimensions(ndim):
     ii, tt = torch.full((4,), 2.0).double(), torch.full((2, *(5,) * ndim), 3.0).double()
     weight = torch.randn(3, 4, *(3,) * ndim, generator=generator, dtype=torch.float64)
     inputs = [x.requires_grad_() for x in (it, ii, tt, weight)]
-    together = relu_convolution(it, ii, tt, None, weight, window=window)
+    together = relu_convolution(it, ii, tt, weight, window=window)
     shape = (4, *(1,) * ndim)
     apart = window.convolve(math.pi * arccosine(it, ii.reshape(shape), tt[:, None]), weight)
     require_close([together], [apart], torch.float64)
@@ -152,7 +159,7 @@ def test_pieces_make_no_difference(monkeypatch):
         it, ii, tt = (block.requires_grad_() for block in blocks(torch.float64))
         weight = torch.ones(2, 5, 3, 3, dtype=torch.float64)
         window = Window.of(3, 1, "same", 1, 2)
-        value = relu_convolution(it, ii, tt, None, weight, window=window)
+        value = relu_convolution(it, ii, tt, weight, window=window)
         eye = torch.eye(5, dtype=torch.float64)
         predicted_it, variance, _ = predicted(it, tt, eye, 2 * eye, number=Number(by_mean=True))
         total = value.sum() + variance.sum() + predicted_it.square().sum()

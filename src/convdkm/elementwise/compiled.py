@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from convdkm.elementwise.engine import VarianceGradient, learned
+from convdkm.elementwise.engine import ReluGradient, VarianceGradient, half_over, learned
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,10 +56,11 @@ def _relu(cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor) -> Tenso
 
 def _relu_gradient(
     grad: Tensor, cross: Tensor, inducing: Tensor, own: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     sine, supplement = _sine_and_supplement(cross, inducing, own)
     weighted = grad * sine
-    return grad * supplement, weighted, weighted.sum(1)
+    by_own = torch.where(own == 0, 0, 0.5 * weighted.sum(1, keepdim=True) / own)
+    return grad * supplement, weighted, by_own, grad.sum(1)
 
 
 def _variance(rows: Tensor, inner: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
@@ -105,12 +106,11 @@ class Compiled:
         result: Tensor = self._relu(cross, inducing, own, offset)
         return result
 
-    def relu_state(self, cross: Tensor, inducing: Tensor, own: Tensor) -> Any:
-        return cross, inducing, own
-
-    def relu_gradient(self, grad: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor]:
-        by_cross, weighted, by_row = self._relu_gradient(grad, *state)
-        return by_cross, weighted.sum(0), by_row
+    def relu_gradient(
+        self, grad: Tensor, cross: Tensor, inducing: Tensor, own: Tensor
+    ) -> ReluGradient:
+        by_cross, weighted, by_own, sums = self._relu_gradient(grad, cross, inducing, own)
+        return ReluGradient(by_cross, half_over(weighted.sum(0), inducing), by_own, sums.sum())
 
     def variance(
         self, rows: Tensor, own: Tensor, spread: Tensor, shift: Tensor | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -18,6 +18,15 @@ class VarianceGradient(NamedTuple):
     shift: Tensor | None
 
 
+class ReluGradient(NamedTuple):
+    """Gradients of :meth:`Engine.relu` by its arguments."""
+
+    cross: Tensor
+    inducing: Tensor
+    own: Tensor
+    offset: Tensor
+
+
 class Engine(Protocol):
     r"""Works out the kernel and the learned variance, and their gradients.
 
@@ -30,12 +39,14 @@ class Engine(Protocol):
         """κ of ``cross`` (rows, P), ``inducing`` (P,) and ``own`` (rows, 1)."""
         ...
 
-    def relu_state(self, cross: Tensor, inducing: Tensor, own: Tensor) -> Any:
-        """What :meth:`relu_gradient` needs."""
-        ...
+    def relu_gradient(
+        self, grad: Tensor, cross: Tensor, inducing: Tensor, own: Tensor
+    ) -> ReluGradient:
+        r"""Gradients from that by κ, ``grad``.
 
-    def relu_gradient(self, grad: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor]:
-        """``grad · (π − θ)``, and ``grad · s`` summed over rows (P,) and over P (rows,)."""
+        By c it is (π − θ)·grad, by a and b the sums of s·grad over 2a and over 2b; zero where a or
+        b is zero.
+        """
         ...
 
     def variance(
@@ -66,3 +77,9 @@ def learned(rows: Tensor, spread: Tensor, shift: Tensor | None) -> Tensor:
     """U = QᵀV − u, as rows."""
     result = product(rows, spread.T)
     return result if shift is None else result.sub_(shift)
+
+
+def half_over(total: Tensor, variance: Tensor) -> Tensor:
+    """``total / 2 variance``, and zero where the variance is zero."""
+    zero = variance == 0
+    return (0.5 * total / variance.masked_fill(zero, 1)).masked_fill(zero, 0)

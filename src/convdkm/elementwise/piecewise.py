@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from convdkm.elementwise.engine import VarianceGradient, learned
+from convdkm.elementwise.engine import ReluGradient, VarianceGradient, half_over, learned
 from convdkm.maps import pieces
 
 
@@ -25,23 +24,21 @@ class Piecewise:
                 out.add_(offset)
         return value
 
-    def relu_state(self, cross: Tensor, inducing: Tensor, own: Tensor) -> Any:
-        sine, supplement = torch.empty_like(cross), torch.empty_like(cross)
+    def relu_gradient(
+        self, grad: Tensor, cross: Tensor, inducing: Tensor, own: Tensor
+    ) -> ReluGradient:
+        by_cross, by_own = torch.empty_like(cross), torch.empty_like(own)
+        by_point, total = torch.zeros_like(inducing), grad.new_zeros(())
+        sine = torch.empty_like(cross[next(pieces(cross))]) if len(cross) else cross
         for piece in pieces(cross):
-            supplement[piece] = _angle_into(sine[piece], cross[piece], inducing, own[piece])
-        return sine, supplement
-
-    def relu_gradient(self, grad: Tensor, state: Any) -> tuple[Tensor, Tensor, Tensor]:
-        sine, supplement = state
-        by_row = grad.new_empty(grad.shape[0])
-        by_point = grad.new_zeros(grad.shape[1])
-        for piece in pieces(grad):
-            part = grad[piece]
-            supplement[piece].mul_(part)
-            weighted = sine[piece].mul_(part)
-            torch.sum(weighted, 1, out=by_row[piece])
+            part, weighted = grad[piece], sine[: len(cross[piece])]
+            supplement = _angle_into(weighted, cross[piece], inducing, own[piece])
+            torch.mul(supplement, part, out=by_cross[piece])
+            weighted.mul_(part)
+            torch.sum(weighted, 1, keepdim=True, out=by_own[piece])
             by_point.add_(weighted.sum(0))
-        return supplement, by_point, by_row
+            total.add_(part.sum())
+        return ReluGradient(by_cross, half_over(by_point, inducing), half_over(by_own, own), total)
 
     def variance(
         self, rows: Tensor, own: Tensor, spread: Tensor, shift: Tensor | None

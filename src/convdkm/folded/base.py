@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from convdkm.choices import Border
-from convdkm.layers.conv import window_variance
 from convdkm.layers.window import Window
 from convdkm.numerics import mix
 
@@ -20,9 +17,6 @@ Blocks = tuple[Tensor, Tensor]
 
 KINDS: dict[str, type[Folded]] = {}
 """The modules that a file may name."""
-
-LARGEST_GRID = 64
-"""Side of a grid up to which windows are averaged by products of matrices."""
 
 _POINT_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -117,43 +111,6 @@ def _value(value: Any) -> Any:
 def tracing() -> bool:
     """Whether ``torch.export`` or ``torch.compile`` follows along: then plain operations only."""
     return torch.compiler.is_compiling()
-
-
-def window_mean(window: Window, values: Tensor, border: Border) -> Tensor:
-    """:func:`convdkm.layers.conv.window_variance`.
-
-    On small grids by a product with a matrix for each axis, which takes less time than pooling.
-    """
-    space = values.shape[1:]
-    if tracing() or window.ndim != 2 or len(space) != 2 or max(space) > LARGEST_GRID:
-        return window_variance(window, values, border)
-    window.require_space(space)
-    rows, columns = (
-        _averages(window, axis, length, border, values.dtype, values.device)
-        for axis, length in enumerate(space)
-    )
-    return rows @ (values @ columns.T)
-
-
-@lru_cache(maxsize=256)
-def _averages(  # noqa: PLR0917
-    window: Window,
-    axis: int,
-    length: int,
-    border: Border,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> Tensor:
-    """The matrix ``(outgoing, incoming)`` that averages over windows along one axis."""
-    before, after = window.padding[axis]
-    size, stride, dilation = window.size[axis], window.stride[axis], window.dilation[axis]
-    count = (length + before + after - dilation * (size - 1) - 1) // stride + 1
-    matrix = torch.zeros(count, length, dtype=torch.float64)
-    for place in range(count):
-        inside = [place * stride + dilation * step - before for step in range(size)]
-        inside = [index for index in inside if 0 <= index < length]
-        matrix[place, inside] = 1 / max(1, len(inside) if border == "inside" else size)
-    return matrix.to(device, dtype)
 
 
 def product(matrix: Tensor, maps: Tensor, offset: Tensor | None = None) -> Tensor:

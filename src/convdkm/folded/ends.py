@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from convdkm.choices import Border
-from convdkm.folded.base import Blocks, Folded, convolved, known, window_mean
+from convdkm.folded.base import Blocks, Folded, convolved, known
+from convdkm.layers.conv import window_variance
 from convdkm.layers.window import Window
 from convdkm.numerics import explained
 from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
@@ -67,7 +68,7 @@ class FoldedPatches(Start):
         self.constants(weight=weight)
 
     def forward(self, images: Tensor) -> Blocks:
-        own = window_mean(self.window, images.square().mean(1), self.border)
+        own = window_variance(self.window, images.square().mean(1), self.border)
         return convolved(self.window, images, self.weight), own
 
 

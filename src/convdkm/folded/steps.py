@@ -23,10 +23,10 @@ from convdkm.folded.base import (
     known,
     product,
     tracing,
-    window_mean,
 )
 from convdkm.folded.kernels import FoldedKernel
 from convdkm.layers.compose import require_same_space
+from convdkm.layers.conv import window_variance
 from convdkm.layers.pool import require_space
 from convdkm.layers.window import Window
 from convdkm.maps import as_rows, from_rows
@@ -172,7 +172,7 @@ class FoldedReluConv(Step):
             value = functions(compiled=self.compiled).relu
             rows = value(as_rows(it), self.inverse, tt.reshape(-1, 1), self.offset)
             maps = from_rows(rows, it.shape[0], it.shape[2:])
-        own = window_mean(self.window, tt * self.slope + self.intercept, self.border)
+        own = window_variance(self.window, tt * self.slope + self.intercept, self.border)
         return convolved(self.window, maps, self.weight), own
 
 
@@ -195,7 +195,7 @@ class FoldedConv(Step):
         self.constants(weight=weight)
 
     def forward(self, it: Tensor, tt: Tensor) -> Blocks:
-        own = window_mean(self.window, tt, self.border) * self.factor
+        own = window_variance(self.window, tt, self.border) * self.factor
         return convolved(self.window, it, self.weight), own
 
 

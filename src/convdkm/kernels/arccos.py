@@ -30,11 +30,13 @@ from torch.autograd.function import once_differentiable
 
 from convdkm.elementwise import engine
 from convdkm.errors import InvalidInputError
+from convdkm.gram import INDUCING_DTYPE
 from convdkm.kernels.base import Kernel, KernelPlan, Positive
 from convdkm.kernels.relu_conv import relu_convolution
 from convdkm.layers.base import Plan
 from convdkm.layers.conv import ConvPlan, window_variance
 from convdkm.layers.noise import NoisePlan
+from convdkm.scalars import as_tensor, scalar
 
 
 def _sine_and_angle(cross: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -192,6 +194,34 @@ class _InducingRelu(torch.autograd.Function):
         return result, by_slope, by_offset
 
 
+class _Affine(torch.autograd.Function):
+    """``gain · (slope · tt + offset) + lift``."""
+
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        ctx: Any,
+        tt: Tensor,
+        slope: Tensor | None,
+        offset: Tensor | None,
+        gain: float,
+        lift: float,
+    ) -> Tensor:
+        ctx.slope, ctx.gain = gain * (1.0 if slope is None else scalar(slope)), gain
+        ctx.save_for_backward(tt, slope)
+        return tt * ctx.slope + (lift + (0.0 if offset is None else gain * scalar(offset)))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        tt, slope = ctx.saved_tensors
+        by_slope = by_offset = None
+        if ctx.needs_input_grad[1]:
+            by_slope = as_tensor(ctx.gain * scalar((grad * tt).sum()), slope)
+        if ctx.needs_input_grad[2]:
+            by_offset = (ctx.gain * grad.sum()).to(INDUCING_DTYPE)
+        return grad * ctx.slope, by_slope, by_offset, None, None
+
+
 class ReluPlan(KernelPlan):
     """The kernel of order 1, and white noise after it; joins the convolution that follows.
 
@@ -214,16 +244,13 @@ class ReluPlan(KernelPlan):
         return super().data(it, tt)[0], self.variance(tt)
 
     def variance(self, tt: Tensor) -> Tensor:
-        """The outgoing variances, noise included: one slope and one intercept for all."""
-        slope: float | Tensor = 1.0 if self.slope is None else self.slope
-        intercept: float | Tensor = 0.0 if self.offset is None else self.offset
+        """The outgoing variances, noise included."""
+        gain, lift = 1.0, 0.0
         for noise in self.noises:
-            slope = (1 + noise.relative) * slope
-            intercept = (1 + noise.relative) * intercept + noise.absolute
-        if isinstance(slope, Tensor) and isinstance(intercept, Tensor):
-            return torch.addcmul(intercept.to(tt.dtype), tt, slope.to(tt.dtype))
-        tt = tt * (slope.to(tt.dtype) if isinstance(slope, Tensor) else slope)
-        return tt + (intercept.to(tt.dtype) if isinstance(intercept, Tensor) else intercept)
+            gain *= 1 + noise.relative
+            lift = (1 + noise.relative) * lift + noise.absolute
+        result: Tensor = _Affine.apply(tt, self.slope, self.offset, gain, lift)
+        return result
 
     def joined(self, after: Plan) -> Plan | None:
         if isinstance(after, NoisePlan):
@@ -248,18 +275,16 @@ class ReluConvPlan(Plan):
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
         conv, relu = self.conv, self.relu
-        slope = (1.0 if relu.slope is None else relu.slope) / math.pi
-        offset = None if relu.offset is None else (relu.offset / slope).to(it.dtype)
         own = window_variance(conv.window, relu.variance(tt), conv.border)
-        weight, own = conv.scaled(own, slope)
-        weight, inducing = weight.to(it.dtype), relu.inducing.to(it.dtype)
+        weight, own = conv.scaled(own, it.dtype, slope=relu.slope, times=1 / math.pi)
         conv.window.require_space(it.shape[2:])
         result = relu_convolution(
             it,
-            inducing,
+            relu.inducing,
             tt,
-            offset,
             weight,
+            slope=relu.slope,
+            offset=relu.offset,
             window=conv.window,
             engine=engine(compiled=relu.arccosine.compiled),
         )

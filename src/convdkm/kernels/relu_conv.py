@@ -6,6 +6,7 @@ value is kept for the backward pass; its derivatives are worked out again from t
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -15,30 +16,35 @@ from torch.autograd.function import once_differentiable
 from convdkm.elementwise import PIECEWISE, Engine
 from convdkm.layers.window import Window
 from convdkm.maps import as_rows, from_rows, product_dtype, without_autocast
+from convdkm.scalars import as_tensor, scalar
 
 
 def relu_convolution(
     cross: Tensor,
     inducing: Tensor,
     own: Tensor,
-    offset: Tensor | None,
     weight: Tensor,
     *,
+    slope: Tensor | None = None,
+    offset: Tensor | None = None,
     window: Window,
     engine: Engine = PIECEWISE,
 ) -> Tensor:
-    """Convolve κ of a Gram's blocks with ``weight``.
+    r"""Convolve :math:`\kappa + \pi\sigma_b^2/\sigma_w^2` of a Gram's blocks with ``weight``.
 
     Args:
         cross: :math:`G_{it}`, ``(N, P, *space)``.
         inducing: the diagonal of :math:`G_{ii}`, ``(P,)``.
         own: :math:`g_{tt}`, ``(N, *space)``.
-        offset: β, one number; zero if not given.
         weight: ``(Q, P, *size)``.
+        slope: :math:`\sigma_w^2`, ``()``; one if not given.
+        offset: :math:`\sigma_b^2`, ``()``; zero if not given.
         window: the convolution's geometry, with as many zeros before an axis as after it.
         engine: who works out κ.
     """
-    result: Tensor = _ReluConvolution.apply(cross, inducing, own, offset, weight, window, engine)
+    result: Tensor = _ReluConvolution.apply(
+        cross, inducing, own, weight, slope, offset, window, engine
+    )
     return result
 
 
@@ -49,45 +55,46 @@ class _ReluConvolution(torch.autograd.Function):
         cross: Tensor,
         inducing: Tensor,
         own: Tensor,
-        offset: Tensor | None,
         weight: Tensor,
+        slope: Tensor | None,
+        offset: Tensor | None,
         window: Window,
         engine: Engine,
     ) -> Tensor:
         ctx.window, ctx.engine, ctx.dtype = window, engine, product_dtype(cross)
-        rows = engine.relu(as_rows(cross), inducing, own.reshape(-1, 1), offset)
+        narrow = inducing.to(cross.dtype)
+        ctx.slope = 1.0 if slope is None else scalar(slope)
+        ctx.shift = None if offset is None else math.pi * scalar(offset) / ctx.slope
+        shift = None if ctx.shift is None else as_tensor(ctx.shift, cross)
+        rows = engine.relu(as_rows(cross), narrow, own.reshape(-1, 1), shift)
         maps = from_rows(rows, cross.shape[0], cross.shape[2:])
-        ctx.save_for_backward(cross, inducing, own, offset, weight, maps)
+        ctx.save_for_backward(cross, narrow, own, weight, maps, inducing)
         with without_autocast(cross):
             return window.convolve(maps.to(ctx.dtype), weight.to(ctx.dtype)).to(cross.dtype)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        cross, inducing, own, offset, weight, maps = ctx.saved_tensors
-        engine, dtype = ctx.engine, ctx.dtype
-        needs_weight = ctx.needs_input_grad[4]
+        cross, narrow, own, weight, maps, inducing = ctx.saved_tensors
+        dtype = ctx.dtype
         by_maps, by_weight = ctx.window.convolve_backward(
-            grad.to(dtype), maps.to(dtype), weight.to(dtype), needs_weight
+            grad.to(dtype), maps.to(dtype), weight.to(dtype), ctx.needs_input_grad[3]
         )
-        by_rows = as_rows(by_maps.to(cross.dtype))
-        by_offset = None
-        if offset is not None and ctx.needs_input_grad[3]:
-            by_offset = by_rows.sum().reshape(offset.shape).to(offset.dtype)
-        state = engine.relu_state(as_rows(cross), inducing, own.reshape(-1, 1))
-        by_cross, by_point, by_row = engine.relu_gradient(by_rows, state)
+        gradient = ctx.engine.relu_gradient(
+            as_rows(by_maps.to(cross.dtype)), as_rows(cross), narrow, own.reshape(-1, 1)
+        )
+        by_slope = by_offset = None
+        if ctx.shift is not None and any(ctx.needs_input_grad[4:6]):
+            by_shift = scalar(gradient.offset)
+            by_slope = as_tensor(-by_shift * ctx.shift / ctx.slope, inducing)
+            by_offset = as_tensor(math.pi * by_shift / ctx.slope, inducing)
         return (
-            from_rows(by_cross, cross.shape[0], cross.shape[2:]),
-            _half_over(by_point, inducing),
-            _half_over(by_row.reshape(own.shape), own),
-            by_offset,
+            from_rows(gradient.cross, cross.shape[0], cross.shape[2:]),
+            gradient.inducing.to(inducing.dtype),
+            gradient.own.reshape(own.shape),
             None if by_weight is None else by_weight.to(weight.dtype),
+            by_slope if ctx.needs_input_grad[4] else None,
+            by_offset if ctx.needs_input_grad[5] else None,
             None,
             None,
         )
-
-
-def _half_over(total: Tensor, own: Tensor) -> Tensor:
-    """``total / 2 own``, and zero where ``own`` is zero."""
-    zero = own == 0
-    return (0.5 * total / own.masked_fill(zero, 1)).masked_fill(zero, 0)

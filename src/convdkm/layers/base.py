@@ -19,7 +19,7 @@ convolution after it, a Gram layer with the centring and the scaling after it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,10 @@ class Plan:
 
     def split(self) -> tuple[Tensor, Plan] | None:
         """``(matrix, rest)`` such that this plan is ``it ← matrix · it`` followed by ``rest``."""
+        return None
+
+    def thinned(self) -> tuple[Sequence[int], Plan] | None:
+        """``(strides, rest)`` if this plan takes every so-many-th place, and then does ``rest``."""
         return None
 
     def __call__(self, gram: Gram) -> Gram:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from convdkm.errors import GramError, InvalidInputError, located
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import IdentityPlan, Layer, LayerKL, Plan
+from convdkm.layers.fork import every, forked
 
 
 class Chain(Plan):
@@ -83,6 +84,16 @@ class Chain(Plan):
             return None
         matrix, rest = split
         return matrix, Chain([(name, rest), *self.steps[1:]], self.ii, self.kl)
+
+    def thinned(self) -> tuple[Sequence[int], Plan] | None:
+        if not self.steps:
+            return None
+        name, first = self.steps[0]
+        thinned = first.thinned()
+        if thinned is None:
+            return None
+        strides, rest = thinned
+        return strides, Chain([(name, rest), *self.steps[1:]], self.ii, self.kl)
 
 
 def prefixed(name: str, kl: dict[str, LayerKL]) -> dict[str, LayerKL]:
@@ -186,12 +197,18 @@ class SkipPlan(Plan):
         self._shortcut = shortcut.premultiplied(1 - weight)
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        weight = self.weight.to(it.dtype)
+        weight, given = self.weight.to(it.dtype), it
+        short, short_it, short_tt = self._shortcut or self.shortcut, it, tt
+        thinned = short.thinned()
+        if thinned is not None and it.ndim == 2 + len(thinned[0]):
+            strides, short = thinned
+            it, short_it = forked(it, strides)
+            short_tt = every(tt, strides)
         with located("body"):
             body_it, body_tt = (self._body or self.body).data(it, tt)
         with located("shortcut"):
-            short_it, short_tt = (self._shortcut or self.shortcut).data(it, tt)
-            require_same_space(it, body_it, short_it)
+            short_it, short_tt = short.data(short_it, short_tt)
+            require_same_space(given, body_it, short_it)
         variance = torch.lerp(short_tt, body_tt, weight)
         if self._body is None and self._shortcut is None:
             return torch.lerp(short_it, body_it, weight), variance

@@ -3,6 +3,8 @@ r"""The kernelised convolution Γ with inter-domain inducing points (Eq. 11 and 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +14,7 @@ from convdkm.choices import Border, MixingInit
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer, Plan, require_inducing
-from convdkm.layers.inducing import mixed
+from convdkm.layers.inducing import cast_product, mixed
 from convdkm.layers.norm import NormPlan
 from convdkm.layers.window import Padding, Size, Window
 from convdkm.numerics import (
@@ -66,29 +68,42 @@ class ConvPlan(Plan):
     @property
     def weight(self) -> Tensor:
         """The weights that ``it`` is convolved with, but for the normalisation."""
-        return self._weight(1.0)
+        return self._weight(INDUCING_DTYPE, 1.0, None)
 
-    def _weight(self, factor: float | Tensor) -> Tensor:
-        factor = factor / self.window.count
-        if self.left is None:
-            return self.mixing * factor
-        weight = left_multiply(self.left * factor, self.mixing.flatten(1))
-        return weight.reshape(-1, *self.mixing.shape[1:])
+    def _weight(self, dtype: torch.dtype, times: float, number: Tensor | None) -> Tensor:
+        times = times / self.window.count
+        if self.left is None or self.left.ndim == 2:
+            return cast_product(self.left, self.mixing, number, times, dtype)
+        factor = times * (self.left if number is None else self.left * number)
+        weight = left_multiply(factor, self.mixing.flatten(1))
+        return weight.reshape(-1, *self.mixing.shape[1:]).to(dtype)
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        weight, tt = self.scaled(window_variance(self.window, tt, self.border))
-        return self.window.convolve(it, weight.to(it.dtype)).to(it.dtype), tt
+        weight, tt = self.scaled(window_variance(self.window, tt, self.border), it.dtype)
+        return self.window.convolve(it, weight).to(it.dtype), tt
 
-    def scaled(self, tt: Tensor, slope: float | Tensor = 1.0) -> tuple[Tensor, Tensor]:
-        """The weights times ``slope``, and the variances, both with the normalisation's number."""
+    def scaled(
+        self, tt: Tensor, dtype: torch.dtype, *, slope: Tensor | None = None, times: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """The weights ``· slope · times``, and the variances, with the normalisation's number."""
         number = None if self.norm is None else self.norm.norm.factor(tt)
         if number is None:
-            return self._weight(slope), tt
-        return self._weight(slope * number.to(INDUCING_DTYPE)), tt * number.square()
+            return self._weight(dtype, times, slope), tt
+        wide = number.to(INDUCING_DTYPE)
+        factor = wide if slope is None else slope * wide
+        return self._weight(dtype, times, factor), tt * number.square()
 
     def premultiplied(self, matrix: Tensor) -> ConvPlan:
         left = matrix if self.left is None else left_multiply(matrix, self.left)
         return ConvPlan(self.ii, self.mixing, self.window, self.border, left=left, norm=self.norm)
+
+    def thinned(self) -> tuple[Sequence[int], Plan] | None:
+        window = self.window
+        if not window.is_point or set(window.stride) == {1}:
+            return None
+        dense = replace(window, stride=(1,) * window.ndim)
+        rest = ConvPlan(self.ii, self.mixing, dense, self.border, left=self.left, norm=self.norm)
+        return window.stride, rest
 
     def joined(self, after: Plan) -> ConvPlan | None:
         if self.norm is None and isinstance(after, NormPlan) and after.is_number:

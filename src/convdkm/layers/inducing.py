@@ -70,6 +70,59 @@ class _Mixed(torch.autograd.Function):
         return by_weight, placed.reshape(-1, width).T @ pushed
 
 
+def cast_product(
+    left: Tensor | None, weight: Tensor, number: Tensor | None, times: float, dtype: torch.dtype
+) -> Tensor:
+    """``times · number · left · weight`` in the precision of the data.
+
+    Args:
+        left: ``(R, Q)``; the identity if not given.
+        weight: ``(Q, P, *places)``.
+        number: ``()``; one if not given.
+        times: a constant.
+        dtype: of the result, ``(R, P, *places)``.
+    """
+    result: Tensor = _CastProduct.apply(left, weight, number, times, dtype)
+    return result
+
+
+class _CastProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        ctx: Any,
+        left: Tensor | None,
+        weight: Tensor,
+        number: Tensor | None,
+        times: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        ctx.times, ctx.number = times, 1.0 if number is None else scalar(number)
+        ctx.save_for_backward(left, weight)
+        factor = ctx.number * times
+        if left is None:
+            return (weight * factor).to(dtype)
+        product = (left * factor) @ weight.flatten(1)
+        return product.to(dtype).reshape(-1, *weight.shape[1:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        left, weight = ctx.saved_tensors
+        grad = grad.to(weight.dtype).flatten(1)
+        factor = ctx.number * ctx.times
+        by_left, by_number = None, None
+        if left is None:
+            by_weight = grad * factor
+            if ctx.needs_input_grad[2]:
+                by_number = ctx.times * (grad * weight.flatten(1)).sum()
+        else:
+            inner = grad @ weight.flatten(1).T
+            by_weight, by_left = (left * factor).T @ grad, inner * factor
+            if ctx.needs_input_grad[2]:
+                by_number = ctx.times * (inner * left).sum()
+        return by_left, by_weight.reshape(weight.shape), by_number, None, None
+
+
 class Normalised(NamedTuple):
     """A Gram times the square of a number, and the number, ``()``."""
 

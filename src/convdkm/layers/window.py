@@ -5,16 +5,26 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from convdkm.errors import GramError, InvalidInputError
+from convdkm.layers.fork import every
+from convdkm.maps import without_autocast
 from convdkm.numerics import mix
 
 Size = int | Sequence[int]
 Padding = int | Sequence[int] | str
+
+Reduction = Literal["sum", "mean", "inside"]
+"""The sum over a window; over the number of its places; over that of its places inside."""
+
+LARGEST_GRID = 64
+"""Side of a grid up to which products with matrices take less time than a pooling operation."""
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _AVERAGES = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
@@ -129,7 +139,7 @@ class Window:
 
     def corners(self, maps: Tensor) -> Tensor:
         """``(N, P, *space)`` at the first place of every window; for windows without padding."""
-        return maps[(slice(None), slice(None), *(slice(None, None, s) for s in self.stride))]
+        return every(maps, self.stride)
 
     def convolve_backward(
         self, grad: Tensor, maps: Tensor, weight: Tensor, needs_weight: bool = True
@@ -155,6 +165,8 @@ class Window:
 
         With ``inside`` it is the mean over the places that lie inside the image.
         """
+        if _is_small(values):
+            return self._reduced(values, "inside" if inside else "mean")
         pads = tuple(before for before, _ in self.padding)
         pools = (
             self.is_symmetric
@@ -172,12 +184,27 @@ class Window:
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of ``(N, *space)`` over every window; zero outside the image."""
+        if _is_small(values):
+            return self._reduced(values, "sum")
         weight = values.new_ones(1, 1, *self.size)
         return self.convolve(values.unsqueeze(1), weight).squeeze(1)
 
     def counts(self, space: Sequence[int], like: Tensor) -> Tensor:
         """How many places of each window lie inside the image, shape ``(1, *output_space)``."""
         return self.sum(like.new_ones(1, *space))
+
+    def _reduced(self, values: Tensor, kind: Reduction) -> Tensor:
+        """Sums or means over windows: one product with a matrix for each axis."""
+        space = values.shape[1:]
+        self.require_space(space)
+        with without_autocast(values):
+            for axis, length in enumerate(space):
+                matrix = _along_axis(self, axis, length, kind, values.dtype, values.device)
+                if axis == self.ndim - 1:
+                    values = values @ matrix.T
+                else:
+                    values = (values.movedim(axis + 1, -1) @ matrix.T).movedim(-1, axis + 1)
+        return values
 
     def patches(self, maps: Tensor, images: Tensor, places: Tensor) -> Tensor:
         """The window's content at chosen positions.
@@ -215,3 +242,31 @@ class Window:
             shown = tuple(a for a, _ in self.padding) if symmetric else self.padding
             parts.append(f"padding={shown}")
         return ", ".join(parts)
+
+
+def _is_small(values: Tensor) -> bool:
+    """Whether sums over windows are products; not in exported programs, which know pooling."""
+    return not torch.compiler.is_compiling() and max(values.shape[1:], default=0) <= LARGEST_GRID
+
+
+@lru_cache(maxsize=256)
+def _along_axis(  # noqa: PLR0917
+    window: Window,
+    axis: int,
+    length: int,
+    kind: Reduction,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """The matrix ``(outgoing, incoming)`` that sums or averages over windows along one axis."""
+    before, after = window.padding[axis]
+    size, stride, dilation = window.size[axis], window.stride[axis], window.dilation[axis]
+    count = (length + before + after - dilation * (size - 1) - 1) // stride + 1
+    with torch.inference_mode(False):
+        matrix = torch.zeros(count, length, dtype=torch.float64)
+        for place in range(count):
+            inside = [place * stride + dilation * step - before for step in range(size)]
+            inside = [index for index in inside if 0 <= index < length]
+            divisor = {"sum": 1, "mean": size, "inside": max(1, len(inside))}[kind]
+            matrix[place, inside] = 1 / divisor
+        return matrix.to(device, dtype)
