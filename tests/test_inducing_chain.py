@@ -111,11 +111,12 @@ def test_normalisation_of_a_gram_that_is_zero():
 
 @pytest.mark.parametrize("whitened", [True, False])
 @pytest.mark.parametrize("scaled", [True, False])
-def test_a_learned_gram_has_one_backward_pass(whitened, scaled):
+@pytest.mark.parametrize("turned", [True, False])
+def test_a_learned_gram_has_one_backward_pass(whitened, scaled, turned):
     kernel = covariance()
     free = (random(6, 6, seed=3) + 3 * torch.eye(6)).requires_grad_()
     log_scale = torch.tensor(0.4, dtype=torch.float64, requires_grad=True) if scaled else None
-    learned = learned_gram(kernel, free, log_scale, divisor=1.7, whitened=whitened)
+    learned = learned_gram(kernel, free, log_scale, divisor=1.7, whitened=whitened, turned=turned)
 
     lower = torch.linalg.cholesky(kernel)
     root = free.tril() / 1.7
@@ -123,10 +124,17 @@ def test_a_learned_gram_has_one_backward_pass(whitened, scaled):
         root = root * (0.5 * log_scale).exp()
     factor = lower @ root if whitened else root
     inverse = torch.linalg.inv(lower)
+    turn = torch.eye(6, dtype=torch.float64)
+    if turned:
+        turn = torch.linalg.eigh((inverse @ factor @ factor.T @ inverse.T).detach())[1].T
+        rows = learned.spread @ learned.spread.T
+        torch.testing.assert_close(rows, rows.diagonal().diag(), rtol=0, atol=1e-10)
+        signs = (turn * (learned.whitening @ lower)).sum(1).detach().sign()
+        turn = signs[:, None] * turn
     truth = (
         factor @ factor.T,
-        inverse,
-        inverse @ factor,
+        turn @ inverse,
+        turn @ inverse @ factor,
         factor,
         torch.distributions.kl_divergence(
             *(
@@ -161,6 +169,28 @@ def test_the_kl_of_a_triangular_factor_needs_its_diagonal_only():
     factor = random(5, 5).tril()
     torch.testing.assert_close(log_abs_det(factor, triangular=True), log_abs_det(factor))
     torch.testing.assert_close(whitened_kl(factor, triangular=True), whitened_kl(factor))
+
+
+def test_turning_a_learned_gram_changes_nothing_that_is_predicted():
+    model = dkm.resnet(1, 3, (6, 8), (1, 1), centre=True, dtype=torch.float64)
+    images, labels = random(24, 1, 10, 10), torch.arange(24) % 3
+    model.initialise(images, labels, seed=0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1 + 0.1 * random(*parameter.shape))
+
+    def outcome():
+        model.zero_grad()
+        total = model.objective(images, labels, num_data=100).total
+        total.backward()
+        return [total.detach(), *(p.grad.clone() for p in model.parameters())]
+
+    turned = outcome()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("convdkm.layers.gram_layer.LARGEST_TURNED", 0)
+        plain = outcome()
+    for one, other in zip(turned, plain, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
 
 
 def test_autocast_puts_the_products_in_bfloat16_and_keeps_the_chain_in_float64():

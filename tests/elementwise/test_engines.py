@@ -98,23 +98,27 @@ def test_kernel_and_convolution_in_other_dimensions(ndim):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shifted", [True, False])
 @pytest.mark.parametrize("number", ["none", "scale", "mean", "scale and mean", "fixed"])
-def test_the_predicted_blocks_are_their_formula(dtype, shifted, number):
-    check_predicted(PIECEWISE, dtype, shifted, number)
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_the_predicted_blocks_are_their_formula(dtype, shifted, number, orthogonal):
+    check_predicted(PIECEWISE, dtype, shifted, number, orthogonal)
 
 
 def test_the_compiled_engine_does_the_same():
     made = the_compiled_engine()
     check_kernel_and_convolution(made, torch.float32, 1, True)
     check_kernel_and_convolution(made, torch.float32, 2, False)
-    check_predicted(made, torch.float32, True, "scale and mean")
-    check_predicted(made, torch.float32, False, "none")
+    for orthogonal in (True, False):
+        check_predicted(made, torch.float32, True, "scale and mean", orthogonal)
+        check_predicted(made, torch.float32, False, "none", orthogonal)
 
 
-def check_predicted(each_engine, dtype, shifted, number):
+def check_predicted(each_engine, dtype, shifted, number, orthogonal):
     generator = torch.Generator().manual_seed(2)
     white = torch.randn(3, 4, 5, 5, generator=generator, dtype=dtype)
     own = 2 + 4 * torch.rand(3, 5, 5, generator=generator, dtype=dtype)
     spread = torch.randn(4, 4, generator=generator, dtype=torch.float64)
+    if orthogonal:
+        spread = torch.linalg.eigh(spread @ spread.T)[1].T @ spread
     factor = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     shift = torch.randn(4, generator=generator, dtype=dtype) if shifted else None
     scale = torch.tensor(0.3, dtype=torch.float64) if "scale" in number else None
@@ -127,6 +131,7 @@ def check_predicted(each_engine, dtype, shifted, number):
         own,
         spread,
         factor,
+        orthogonal=orthogonal,
         shift=shift,
         number=Number(scale, "mean" in number, fixed),
         engine=each_engine,

@@ -11,7 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from convdkm.elementwise.engine import ReluGradient, VarianceGradient, half_over, learned
+from convdkm.elementwise.engine import (
+    DiagonalGradient,
+    ReluGradient,
+    VarianceGradient,
+    half_over,
+    learned,
+)
 
 _LOG = logging.getLogger(__name__)
 
@@ -75,6 +81,23 @@ def _variance_gradient(
     return -2 * by_own[:, None] * rows, 2 * grad[:, None] * inner, by_own
 
 
+def _diagonal_variance(
+    rows: Tensor, own: Tensor, roots: Tensor, shift: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    residual = (own - (rows * rows).sum(1)).clamp(min=0)
+    inner = rows * roots if shift is None else rows * roots - shift
+    return residual + (inner * inner).sum(1), residual
+
+
+def _diagonal_gradient(
+    rows: Tensor, grad: Tensor, residual: Tensor, roots: Tensor, shift: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    by_own = torch.where(residual == 0, 0, grad)
+    inner = rows * roots if shift is None else rows * roots - shift
+    weight = grad[:, None]
+    return 2 * (weight * roots * inner - by_own[:, None] * rows), weight * rows, by_own
+
+
 def compiled_for_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile for any number of rows; once more for every P, whose loops are worth unrolling."""
     fast = torch.compile(function, options={"cpp.dynamic_threads": True})
@@ -100,6 +123,8 @@ class Compiled:
         )
         self._variance = compiled_for_rows(_variance)
         self._variance_gradient = compiled_for_rows(_variance_gradient)
+        self.diagonal_variance = compiled_for_rows(_diagonal_variance)
+        self._diagonal_gradient = compiled_for_rows(_diagonal_gradient)
 
     def relu(self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None) -> Tensor:
         offset = cross.new_zeros(()) if offset is None else offset
@@ -131,6 +156,19 @@ class Compiled:
         total.addmm_(by_product, matrix).addmm_(inner, spread.T)
         by_shift = None if shift is None else -inner.sum(0)
         return VarianceGradient(total, by_own, rows.T @ inner, by_shift)
+
+    def diagonal_gradient(
+        self,
+        grad: Tensor,
+        by_product: Tensor,
+        matrix: Tensor,
+        saved: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    ) -> DiagonalGradient:
+        rows, residual, roots, shift = saved
+        total, weighted, by_own = self._diagonal_gradient(rows, grad, residual, roots, shift)
+        total.addmm_(by_product, matrix)
+        first = None if shift is None else weighted.sum(0)
+        return DiagonalGradient(total, by_own, rows.T @ weighted, first)
 
 
 @functools.cache

@@ -18,6 +18,22 @@ class VarianceGradient(NamedTuple):
     shift: Tensor | None
 
 
+class DiagonalGradient(NamedTuple):
+    """Gradients of :meth:`Engine.diagonal_variance`.
+
+    Attributes:
+        rows: by V, ``(rows, P)``.
+        own: by :math:`k_{tt}`, ``(rows,)``.
+        second: :math:`\\sum_r \\bar g_r V_r V_r^T`, ``(P, P)``.
+        first: :math:`\\sum_r \\bar g_r V_r`, ``(P,)``; None where there is no shift.
+    """
+
+    rows: Tensor
+    own: Tensor
+    second: Tensor
+    first: Tensor | None
+
+
 class ReluGradient(NamedTuple):
     """Gradients of :meth:`Engine.relu` by its arguments."""
 
@@ -70,6 +86,28 @@ class Engine(Protocol):
             matrix: what V was multiplied by besides.
             saved: ``rows``, what is left of ``own``, ``spread`` and ``shift``.
         """
+        ...
+
+    def diagonal_variance(
+        self, rows: Tensor, own: Tensor, roots: Tensor, shift: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        r"""As :meth:`variance` for :math:`Q^T V - u` whose norm is that of :math:`\Sigma V - t`.
+
+        Args:
+            rows, own: as there.
+            roots: Σ, ``(P,)``.
+            shift: t, ``(P,)``; zero if not given.
+        """
+        ...
+
+    def diagonal_gradient(
+        self,
+        grad: Tensor,
+        by_product: Tensor,
+        matrix: Tensor,
+        saved: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    ) -> DiagonalGradient:
+        """As :meth:`variance_gradient`; ``saved`` holds Σ in place of Q, and t."""
         ...
 
 

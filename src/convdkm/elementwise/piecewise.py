@@ -7,7 +7,13 @@ import math
 import torch
 from torch import Tensor
 
-from convdkm.elementwise.engine import ReluGradient, VarianceGradient, half_over, learned
+from convdkm.elementwise.engine import (
+    DiagonalGradient,
+    ReluGradient,
+    VarianceGradient,
+    half_over,
+    learned,
+)
 from convdkm.maps import pieces
 
 
@@ -71,6 +77,45 @@ class Piecewise:
             if by_shift is not None:
                 by_shift.sub_(inner.sum(0))
         return VarianceGradient(total, by_own, by_spread, by_shift)
+
+    def diagonal_variance(
+        self, rows: Tensor, own: Tensor, roots: Tensor, shift: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        variance, residual = torch.empty_like(own), torch.empty_like(own)
+        for piece in pieces(rows):
+            part, left = rows[piece], residual[piece]
+            torch.sub(own[piece], part.square().sum(1), out=left)
+            left.clamp_(min=0)
+            torch.add(left, _stretched(part, roots, shift).square_().sum(1), out=variance[piece])
+        return variance, residual
+
+    def diagonal_gradient(
+        self,
+        grad: Tensor,
+        by_product: Tensor,
+        matrix: Tensor,
+        saved: tuple[Tensor, Tensor, Tensor, Tensor | None],
+    ) -> DiagonalGradient:
+        rows, residual, roots, shift = saved
+        total, second = torch.empty_like(rows), rows.new_zeros(rows.shape[1], rows.shape[1])
+        first = None if shift is None else torch.zeros_like(shift)
+        by_own = grad.masked_fill(residual == 0, 0)
+        for piece in pieces(rows):
+            part, out, weight = rows[piece], total[piece], grad[piece, None]
+            inner = _stretched(part, roots, shift).mul_(roots).mul_(weight)
+            torch.addcmul(inner, part, by_own[piece, None], value=-1, out=out).mul_(2)
+            out.addmm_(by_product[piece], matrix)
+            weighted = torch.mul(part, weight, out=inner)
+            second.addmm_(part.T, weighted)
+            if first is not None:
+                first.add_(weighted.sum(0))
+        return DiagonalGradient(total, by_own, second, first)
+
+
+def _stretched(rows: Tensor, roots: Tensor, shift: Tensor | None) -> Tensor:
+    """ΣV − t."""
+    result = rows * roots
+    return result if shift is None else result.sub_(shift)
 
 
 PIECEWISE = Piecewise()

@@ -14,8 +14,8 @@ from convdkm.maps import channels_last
 
 def every(values: Tensor, strides: Sequence[int]) -> Tensor:
     """Every so-many-th place of ``(..., *space)``, from the first on."""
-    places = tuple(slice(None, None, stride) for stride in strides)
-    return values[(Ellipsis, *places)]
+    first = values.ndim - len(strides)
+    return values[(slice(None),) * first + tuple(slice(None, None, stride) for stride in strides)]
 
 
 def forked(maps: Tensor, strides: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -31,6 +31,7 @@ class GramPlan(Plan):
     Attributes:
         whitening: L⁻¹; None once the plan before has taken it over.
         spread: Q.
+        orthogonal: whether the rows of Q are orthogonal to each other.
         factor: F, times what the plans after have given away.
         compiled: let ``torch.compile`` make the elementwise functions.
         centre, norm: the centring and the normalisation that follow, if any.
@@ -44,12 +45,13 @@ class GramPlan(Plan):
         whitening: Tensor | None,
         spread: Tensor,
         factor: Tensor,
+        orthogonal: bool = False,
         compiled: bool = False,
         centre: Centre | None = None,
         norm: NormPlan | None = None,
     ) -> None:
         super().__init__(ii, kl)
-        self.compiled = compiled
+        self.orthogonal, self.compiled = orthogonal, compiled
         self.whitening, self.spread, self.factor = whitening, spread, factor
         self.centre, self.norm = centre, norm
 
@@ -66,6 +68,7 @@ class GramPlan(Plan):
             tt,
             self.spread,
             self.factor,
+            orthogonal=self.orthogonal,
             shift=shift,
             number=Number() if self.norm is None else self.norm.norm.number(tt.dtype),
             engine=engine(compiled=self.compiled),
@@ -96,7 +99,10 @@ class GramPlan(Plan):
         return None
 
 
-_FIELDS = ("ii", "kl", "whitening", "spread", "factor", "compiled", "centre", "norm")
+_FIELDS = ("ii", "kl", "whitening", "spread", "factor", "orthogonal", "compiled", "centre", "norm")
+
+LARGEST_TURNED = 512
+"""Up to so many inducing points, on a CPU, the eigenvectors of QQᵀ cost less than they save."""
 
 
 class GramLayer(Layer):
@@ -176,12 +182,14 @@ class GramLayer(Layer):
                 " call initialise(images, labels) on the model, initialise(gram) on the layer, or"
                 " load a state_dict first"
             )
+        turned = ii.device.type == "cpu" and self.num_inducing <= LARGEST_TURNED
         learned = learned_gram(
             ii,
             self.factor,
             self.log_scale,
             divisor=self.divisor,
             whitened=self.parameterisation == "whitened",
+            turned=turned,
         )
         value = learned.kl if self.nu else learned.kl.detach()
         return GramPlan(
@@ -190,6 +198,7 @@ class GramLayer(Layer):
             whitening=learned.whitening,
             spread=learned.spread,
             factor=learned.factor,
+            orthogonal=turned,
             compiled=self.compiled,
         )
 

@@ -178,8 +178,8 @@ class LearnedGram(NamedTuple):
 
     Attributes:
         ii: :math:`G_{ii} = F F^T`.
-        whitening: L⁻¹.
-        spread: Q = L⁻¹F.
+        whitening: L⁻¹, or EᵀL⁻¹ with an orthogonal E.
+        spread: Q = L⁻¹F, or EᵀQ.
         factor: F.
         kl: :math:`D_{KL}(N(0, G_{ii}) \| N(0, K_{ii}))`, ``()``.
     """
@@ -198,15 +198,23 @@ def learned_gram(
     *,
     divisor: float = 1.0,
     whitened: bool = False,
+    turned: bool = False,
 ) -> LearnedGram:
     r"""Everything of a Gram layer that is free of data, with one backward pass for all of it.
 
     With :math:`R = \mathrm{tril}(\text{free})\,e^{\text{log\_scale}/2}/\text{divisor}`: F = R, or
     Q = R where it is ``whitened``. With Q lower triangular the divergence is
     :math:`\tfrac12(|Q|^2 - P) - \sum_i\log|Q_{ii}|`.
+
+    What the machine computes from L⁻¹ and Q together does not change if both are multiplied by the
+    same orthogonal matrix. With ``turned`` they are multiplied by Eᵀ, the eigenvectors of
+    :math:`QQ^T`, after which the rows of Q are orthogonal to each other. For the gradient E counts
+    as a constant.
     """
     lower = cholesky_factor(kernel.detach(), "the kernel matrix K_ii")
-    return LearnedGram(*_LearnedGram.apply(kernel, free, log_scale, lower, divisor, whitened))
+    return LearnedGram(
+        *_LearnedGram.apply(kernel, free, log_scale, lower, divisor, whitened, turned)
+    )
 
 
 class _LearnedGram(torch.autograd.Function):
@@ -219,6 +227,7 @@ class _LearnedGram(torch.autograd.Function):
         lower: Tensor,
         divisor: float,
         whitened: bool,
+        turned: bool,
     ) -> tuple[Tensor, ...]:
         del kernel
         scale: Scalar = 1 / divisor
@@ -231,9 +240,12 @@ class _LearnedGram(torch.autograd.Function):
         pivots = spread.diagonal().abs().log().sum()
         kl = (spread.square().sum() - len(spread)).mul_(0.5).sub_(pivots)
         ctx.whitened, ctx.scale = whitened, scale
-        ctx.save_for_backward(lower, inverse, spread, factor)
+        turn = torch.linalg.eigh(spread @ spread.T)[1] if turned else None
+        ctx.save_for_backward(lower, inverse, spread, factor, turn)
         ctx.set_materialize_grads(False)
-        return factor @ factor.T, inverse, spread, factor, kl
+        if turn is None:
+            return factor @ factor.T, inverse, spread, factor, kl
+        return factor @ factor.T, turn.T @ inverse, turn.T @ spread, factor, kl
 
     @staticmethod
     @once_differentiable
@@ -245,7 +257,10 @@ class _LearnedGram(torch.autograd.Function):
         by_factor: Tensor | None,
         by_kl: Tensor | None,
     ) -> Any:
-        lower, inverse, spread, factor = ctx.saved_tensors
+        lower, inverse, spread, factor, turn = ctx.saved_tensors
+        if turn is not None:
+            by_inverse = None if by_inverse is None else turn @ by_inverse
+            by_spread = None if by_spread is None else turn @ by_spread
         by_spread = torch.zeros_like(spread) if by_spread is None else by_spread
         by_factor = torch.zeros_like(factor) if by_factor is None else by_factor
         if by_kl is not None:
@@ -267,4 +282,4 @@ class _LearnedGram(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             by_log_scale = 0.5 * (by_learned * learned).sum()
         by_kernel = gradient_of_factorised(lower, inverse, by_lower, by_inverse)
-        return by_kernel, by_learned.mul_(ctx.scale), by_log_scale, None, None, None
+        return by_kernel, by_learned.mul_(ctx.scale), by_log_scale, *(None,) * 4

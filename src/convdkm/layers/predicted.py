@@ -35,6 +35,7 @@ def predicted(
     spread: Tensor,
     factor: Tensor,
     *,
+    orthogonal: bool = False,
     shift: Tensor | None = None,
     number: Number = Number(),  # noqa: B008
     engine: Engine = PIECEWISE,
@@ -51,6 +52,8 @@ def predicted(
         own: :math:`k_{tt}`, ``(N, *space)``.
         spread: Q, ``(P, M)``.
         factor: F, ``(Q, M)``.
+        orthogonal: whether the rows of Q are orthogonal to each other, so that U need not be
+            worked out to know its norm.
         shift: u, ``(M,)``; zero if not given.
         number: gives n.
         engine: who does the work on maps.
@@ -66,6 +69,7 @@ def predicted(
         factor,
         shift,
         *number,
+        orthogonal,
         engine,
     )
     return from_rows(it, white.shape[0], white.shape[2:]), tt.reshape(own.shape), mean
@@ -83,10 +87,20 @@ class _Predicted(torch.autograd.Function):
         log_scale: Tensor | None,
         by_mean: bool,
         fixed: Tensor | None,
+        orthogonal: bool,
         engine: Engine,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        narrow = spread.to(rows.dtype)
-        variance, residual = engine.variance(rows, own, narrow, shift)
+        wide = spread.to(INDUCING_DTYPE)
+        turned = shift
+        if orthogonal:
+            roots = wide.square().sum(1).sqrt_()
+            narrow = roots.to(rows.dtype)
+            if shift is not None:
+                turned = _safe_divide(wide @ shift.to(INDUCING_DTYPE), roots).to(rows.dtype)
+            variance, residual = engine.diagonal_variance(rows, own, narrow, turned)
+        else:
+            narrow = wide.to(rows.dtype)
+            variance, residual = engine.variance(rows, own, narrow, shift)
         number: Scalar = 1.0
         mean, ctx.inverse = None, None
         if by_mean:
@@ -96,14 +110,13 @@ class _Predicted(torch.autograd.Function):
             number = inverse_root(scalar(fixed))
         if log_scale is not None:
             number = number * exponential(scalar(log_scale))
-        wide = spread.to(INDUCING_DTYPE)
         scaled = factor.to(INDUCING_DTYPE) * number
         matrix = (scaled @ wide.T).to(rows.dtype)
         offset = None
         if shift is not None:
             offset = (scaled @ shift.to(INDUCING_DTYPE)).neg_().to(rows.dtype)
-        ctx.engine, ctx.number = engine, number
-        ctx.save_for_backward(rows, residual, variance, narrow, wide, scaled, matrix, shift)
+        ctx.engine, ctx.number, ctx.orthogonal = engine, number, orthogonal
+        ctx.save_for_backward(rows, residual, variance, narrow, wide, scaled, matrix, shift, turned)
         if mean is not None:
             ctx.mark_non_differentiable(mean)
         return product(rows, matrix, offset), variance * (number * number), mean
@@ -111,7 +124,7 @@ class _Predicted(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_it: Tensor, by_tt: Tensor, _: Any) -> Any:
-        rows, residual, variance, narrow, spread, scaled, matrix, shift = ctx.saved_tensors
+        rows, residual, variance, narrow, spread, scaled, matrix, shift, turned = ctx.saved_tensors
         number: Scalar = ctx.number
         by_matrix = (by_it.T @ rows).to(INDUCING_DTYPE)
         by_scaled = by_matrix @ spread
@@ -128,20 +141,35 @@ class _Predicted(torch.autograd.Function):
         if ctx.inverse is not None:
             by_mean = -0.5 * by_log_scale * ctx.inverse * ctx.inverse
             by_variance.add_(scalar(ctx.pull_back(as_tensor(by_mean, by_tt))))
-        gradient = ctx.engine.variance_gradient(
-            by_variance, by_it, matrix, (rows, residual, narrow, shift)
-        )
-        by_spread = gradient.spread.to(INDUCING_DTYPE).addmm_(by_matrix.T, scaled)
-        if by_shift is not None:
-            by_shift = by_shift.to(gradient.shift.dtype).add_(gradient.shift)
+        saved = (rows, residual, narrow, turned)
+        if ctx.orthogonal:
+            by_rows, by_own, second, first = ctx.engine.diagonal_gradient(
+                by_variance, by_it, matrix, saved
+            )
+            by_spread = 2 * (second.to(INDUCING_DTYPE) @ spread)
+            if first is not None:
+                first, wide_shift = first.to(INDUCING_DTYPE), shift.to(INDUCING_DTYPE)
+                by_spread.addr_(first, wide_shift, alpha=-2)
+                by_shift += 2 * (wide_shift * by_variance.sum() - spread.T @ first)
+        else:
+            by_rows, by_own, by_spread, more = ctx.engine.variance_gradient(
+                by_variance, by_it, matrix, saved
+            )
+            by_spread = by_spread.to(INDUCING_DTYPE)
+            if by_shift is not None:
+                by_shift += more
         return (
-            gradient.rows,
-            gradient.own,
-            by_spread,
+            by_rows,
+            by_own,
+            by_spread.addmm_(by_matrix.T, scaled),
             by_scaled * number,
-            by_shift,
+            None if by_shift is None else by_shift.to(shift.dtype),
             as_tensor(by_log_scale, scaled) if ctx.needs_input_grad[5] else None,
-            None,
-            None,
-            None,
+            *(None,) * 4,
         )
+
+
+def _safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """``numerator / denominator``, and zero where the denominator is zero."""
+    zero = denominator == 0
+    return (numerator / denominator.masked_fill(zero, 1)).masked_fill(zero, 0)
