@@ -1,8 +1,17 @@
 """Maps as rows."""
 
+import pytest
 import torch
 
-from convdkm.maps import as_rows, channels_last, from_rows, pieces, product_dtype
+from convdkm.maps import (
+    BLOCK,
+    as_rows,
+    channels_last,
+    from_rows,
+    pieces,
+    product_dtype,
+    summed_products,
+)
 
 
 def test_rows_of_a_channels_last_map_are_a_view():
@@ -35,3 +44,11 @@ def test_products_take_the_precision_of_autocast():
     assert product_dtype(maps) == torch.float32
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert product_dtype(maps) == torch.bfloat16
+
+
+@pytest.mark.parametrize("count", [1, BLOCK, 3 * BLOCK, BLOCK + 1])
+def test_products_summed_over_rows(count):
+    generator = torch.Generator().manual_seed(0)
+    left = torch.randn(count, 3, generator=generator, dtype=torch.float64)
+    right = torch.randn(count, 5, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(summed_products(left, right), left.T @ right)

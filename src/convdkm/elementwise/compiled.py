@@ -18,6 +18,7 @@ from convdkm.elementwise.engine import (
     half_over,
     learned,
 )
+from convdkm.maps import summed_products
 
 _LOG = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ class Compiled:
         total, inner, by_own = self._variance_gradient(rows, inner, grad, residual)
         total.addmm_(by_product, matrix).addmm_(inner, spread.T)
         by_shift = None if shift is None else -inner.sum(0)
-        return VarianceGradient(total, by_own, rows.T @ inner, by_shift)
+        return VarianceGradient(total, by_own, summed_products(rows, inner), by_shift)
 
     def diagonal_gradient(
         self,
@@ -168,7 +169,7 @@ class Compiled:
         total, weighted, by_own = self._diagonal_gradient(rows, grad, residual, roots, shift)
         total.addmm_(by_product, matrix)
         first = None if shift is None else weighted.sum(0)
-        return DiagonalGradient(total, by_own, rows.T @ weighted, first)
+        return DiagonalGradient(total, by_own, summed_products(rows, weighted), first)
 
 
 @functools.cache

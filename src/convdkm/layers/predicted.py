@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 from convdkm.elementwise import PIECEWISE, Engine
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.layers.synchronise import mean_and_pull_back
-from convdkm.maps import as_rows, from_rows, product
+from convdkm.maps import as_rows, from_rows, product, summed_products
 from convdkm.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
 
 
@@ -126,7 +126,7 @@ class _Predicted(torch.autograd.Function):
     def backward(ctx: Any, by_it: Tensor, by_tt: Tensor, _: Any) -> Any:
         rows, residual, variance, narrow, spread, scaled, matrix, shift, turned = ctx.saved_tensors
         number: Scalar = ctx.number
-        by_matrix = (by_it.T @ rows).to(INDUCING_DTYPE)
+        by_matrix = summed_products(by_it, rows).to(INDUCING_DTYPE)
         by_scaled = by_matrix @ spread
         by_shift = None
         if shift is not None:
