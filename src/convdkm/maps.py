@@ -62,7 +62,9 @@ def product_dtype(maps: Tensor) -> torch.dtype:
 def without_autocast(maps: Tensor) -> AbstractContextManager[object]:
     """A block in which ``torch.autocast`` leaves operands as they are."""
     kind = maps.device.type
-    return nullcontext() if kind == "meta" else torch.autocast(kind, enabled=False)
+    if kind == "meta" or not torch.is_autocast_enabled(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
 
 
 def product(rows: Tensor, matrix: Tensor, offset: Tensor | None = None) -> Tensor:

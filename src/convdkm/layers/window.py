@@ -25,6 +25,8 @@ Reduction = Literal["sum", "mean", "inside"]
 
 LARGEST_GRID = 64
 """Side of a grid up to which products with matrices take less time than a pooling operation."""
+FEW_PLACES = 64
+"""Places of a grid up to which one product over all takes less time than one for each axis."""
 
 _CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 _AVERAGES = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
@@ -194,14 +196,21 @@ class Window:
         return self.sum(like.new_ones(1, *space))
 
     def _reduced(self, values: Tensor, kind: Reduction) -> Tensor:
-        """Sums or means over windows: one product with a matrix for each axis."""
-        space = values.shape[1:]
+        """Sums or means over windows: a product with a matrix for all axes, or for each."""
+        space = tuple(values.shape[1:])
         self.require_space(space)
+        place = (values.dtype, values.device)
         with without_autocast(values):
+            if math.prod(space) <= FEW_PLACES:
+                output = self.output_space(space)
+                matrix = _along_all(self, space, kind, *place)
+                return (values.flatten(1) @ matrix.T).reshape(-1, *output)
             for axis, length in enumerate(space):
-                matrix = _along_axis(self, axis, length, kind, values.dtype, values.device)
+                matrix = _along_axis(self, axis, length, kind, *place)
                 if axis == self.ndim - 1:
                     values = values @ matrix.T
+                elif axis == self.ndim - 2:
+                    values = matrix @ values
                 else:
                     values = (values.movedim(axis + 1, -1) @ matrix.T).movedim(-1, axis + 1)
         return values
@@ -270,3 +279,19 @@ def _along_axis(  # noqa: PLR0917
             divisor = {"sum": 1, "mean": size, "inside": max(1, len(inside))}[kind]
             matrix[place, inside] = 1 / divisor
         return matrix.to(device, dtype)
+
+
+@lru_cache(maxsize=256)
+def _along_all(
+    window: Window,
+    space: tuple[int, ...],
+    kind: Reduction,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Tensor:
+    """The same over all axes: the Kronecker product of their matrices."""
+    with torch.inference_mode(False):
+        result = torch.ones(1, 1, dtype=dtype, device=device)
+        for axis, length in enumerate(space):
+            result = torch.kron(result, _along_axis(window, axis, length, kind, dtype, device))
+        return result
