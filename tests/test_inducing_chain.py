@@ -5,7 +5,7 @@ import torch
 
 import convdkm as dkm
 from convdkm.kernels.arccos import arccosine
-from convdkm.layers.inducing import learned_gram, mixed, noisy, normalised
+from convdkm.layers.inducing import cast_product, learned_gram, mixed, noisy, normalised
 from convdkm.numerics import cholesky, factorised, log_abs_det, whitened_kl
 
 
@@ -71,6 +71,27 @@ def test_kernel_of_the_inducing_block(variances):
         gradient_of(actual, inputs), gradient_of(expected, inputs), strict=True
     ):
         torch.testing.assert_close(by_own, by_other)
+
+
+@pytest.mark.parametrize("with_left", [True, False])
+@pytest.mark.parametrize("with_number", [True, False])
+def test_weights_of_the_data(with_left, with_number):
+    weight = random(4, 3, 2, 2).requires_grad_()
+    left = random(5, 4, seed=1).requires_grad_() if with_left else None
+    number = torch.tensor(1.3, dtype=torch.float64, requires_grad=True) if with_number else None
+    inputs = [x for x in (left, weight, number) if x is not None]
+    expected = 0.7 * (weight if left is None else torch.einsum("rq,qpab->rpab", left, weight))
+    if number is not None:
+        expected = expected * number
+    for dtype, rtol in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        actual = cast_product(left, weight, number, 0.7, dtype)
+        assert actual.dtype == dtype
+        torch.testing.assert_close(actual, expected.to(dtype))
+        for own, other in zip(
+            gradient_of(actual, inputs), gradient_of(expected, inputs), strict=True
+        ):
+            assert own.dtype == torch.float64
+            torch.testing.assert_close(own, other, rtol=rtol, atol=rtol)
 
 
 def test_noise_of_the_inducing_block():

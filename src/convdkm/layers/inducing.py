@@ -108,16 +108,18 @@ class _CastProduct(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         left, weight = ctx.saved_tensors
-        grad = grad.to(weight.dtype).flatten(1)
+        grad, flat = grad.flatten(1), weight.flatten(1).to(grad.dtype)
         factor = ctx.number * ctx.times
         by_left, by_number = None, None
         if left is None:
-            by_weight = grad * factor
+            by_weight = (grad * factor).to(weight.dtype)
             if ctx.needs_input_grad[2]:
-                by_number = ctx.times * (grad * weight.flatten(1)).sum()
+                by_number = (ctx.times * (grad * flat).sum()).to(weight.dtype)
         else:
-            inner = grad @ weight.flatten(1).T
-            by_weight, by_left = (left * factor).T @ grad, inner * factor
+            # The gradient is as precise as the data, and so are products with it.
+            inner = (grad @ flat.T).to(left.dtype)
+            by_left = inner * factor
+            by_weight = ((left * factor).to(grad.dtype).T @ grad).to(weight.dtype)
             if ctx.needs_input_grad[2]:
                 by_number = ctx.times * (inner * left).sum()
         return by_left, by_weight.reshape(weight.shape), by_number, None, None
