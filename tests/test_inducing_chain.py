@@ -192,26 +192,46 @@ def test_the_kl_of_a_triangular_factor_needs_its_diagonal_only():
     torch.testing.assert_close(whitened_kl(factor, triangular=True), whitened_kl(factor))
 
 
-def test_turning_a_learned_gram_changes_nothing_that_is_predicted():
-    model = dkm.resnet(1, 3, (6, 8), (1, 1), centre=True, dtype=torch.float64)
+@pytest.fixture
+def outcome():
+    """The objective of a small machine and all its gradients, by what is in force when called."""
+    options = {**dkm.PUBLISHED, "expectation": "nodes", "strides": (1, 2), "dtype": torch.float64}
+    model = dkm.resnet(1, 3, (6, 8), (1, 1), centre=True, **options)
     images, labels = random(24, 1, 10, 10), torch.arange(24) % 3
     model.initialise(images, labels, seed=0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1 + 0.1 * random(*parameter.shape))
 
-    def outcome():
+    def run():
         model.zero_grad()
         total = model.objective(images, labels, num_data=100).total
         total.backward()
-        return [total.detach(), *(p.grad.clone() for p in model.parameters())]
+        return {"objective": total.detach()} | {
+            name: parameter.grad.clone() for name, parameter in model.named_parameters()
+        }
 
+    return run
+
+
+def require_same_outcome(actual, expected):
+    for name, value in expected.items():
+        torch.testing.assert_close(
+            actual[name], value, rtol=1e-7, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
+        )
+
+
+def test_turning_a_learned_gram_changes_nothing(outcome, monkeypatch):
     turned = outcome()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("convdkm.layers.gram_layer.LARGEST_TURNED", 0)
-        plain = outcome()
-    for one, other in zip(turned, plain, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9)
+    monkeypatch.setattr("convdkm.layers.gram_layer.LARGEST_TURNED", 0)
+    require_same_outcome(outcome(), turned)
+
+
+def test_numbers_may_be_tensors_as_they_are_on_gpus(outcome, monkeypatch):
+    by_floats = outcome()
+    for module in ("layers.inducing", "layers.predicted", "kernels.arccos", "kernels.relu_conv"):
+        monkeypatch.setattr(f"convdkm.{module}.scalar", lambda value: value)
+    require_same_outcome(outcome(), by_floats)
 
 
 def test_autocast_puts_the_products_in_bfloat16_and_keeps_the_chain_in_float64():
