@@ -1,0 +1,172 @@
+"""Sections about predictions: calibration, confusions, images."""
+
+from __future__ import annotations
+
+import torch
+
+from convdkm.report.charts import figure
+from convdkm.report.heat import heat_map, reliability_diagram
+from convdkm.report.markup import Markup, element, together
+from convdkm.report.outcome import Outcome
+from convdkm.report.page import Section, columns, table
+from convdkm.report.pictures import VIRIDIS, image_picture, matrix_picture
+from convdkm.report.scale import percent, short
+
+MOST_NAMED = 20
+"""Classes up to which the confusion matrix has names and numbers."""
+GUESSES = 3
+"""Classes shown below an image."""
+ROWS = {
+    "accuracy": "accuracy",
+    "log_likelihood": "log-likelihood",
+    "brier": "Brier score",
+    "ece": "calibration error",
+    "entropy": "mean entropy",
+    "mutual_information": "mean mutual information",
+}
+
+
+def figure_text(name: str, value: float | None) -> str:
+    """A figure as it is written in tables."""
+    return percent(value) if name == "accuracy" else short(value)
+
+
+def metrics_rows(figures: dict[str, float], parts: list[str]) -> list[list[str]]:
+    """One row for each kind of figure, one column for each part of the data."""
+    return [
+        [title, *(figure_text(name, figures.get(f"{part}_{name}")) for part in parts)]
+        for name, title in ROWS.items()
+        if any(f"{part}_{name}" in figures for part in parts)
+    ]
+
+
+def calibration_section(outcome: Outcome, figures: dict[str, float]) -> Section:
+    """Reliability diagram, calibration error, and all figures."""
+    error = outcome.metrics["ece"]
+    figures = figures | {f"test_{name}": value for name, value in outcome.metrics.items()}
+    parts = [part for part in ("test", "validation", "train") if f"{part}_accuracy" in figures]
+    gap = float(outcome.prediction.probs.amax(1).double().mean()) - outcome.metrics["accuracy"]
+    way = "more" if gap > 0 else "less"
+    lead = together(
+        "Is it right as often as it says? On the dashed line, yes; below it the machine is too sure,"
+        " above it too modest. The expected calibration error, the mean distance from that line, is ",
+        element("b", short(error)),
+        f"; on average the machine is {percent(abs(gap))} {way} confident than it is right.",
+    )
+    return Section(
+        "calibration",
+        "Calibration",
+        lead,
+        [
+            columns(
+                reliability_diagram(f"Reliability on {len(outcome):,} test images",
+                                    outcome.reliability),
+                table(["", *parts], metrics_rows(figures, parts)),
+            )
+        ],
+    )
+
+
+def confusion_section(outcome: Outcome) -> Section:
+    """Which classes are taken for which."""
+    counts, names = outcome.confusion, outcome.class_names
+    of_class = counts.sum(1, keepdim=True).clamp(min=1)
+    shares = (counts / of_class).tolist()
+    wrong = int(outcome.wrong.sum())
+    title = "Confusion matrix: rows are the truth, columns what was predicted"
+    if len(names) <= MOST_NAMED:
+        numbers = counts.tolist()
+        picture = heat_map(
+            title,
+            names,
+            [[share**0.5 for share in row] for row in shares],
+            text=lambda i, j: str(numbers[i][j]) if numbers[i][j] else "",
+            said=lambda i, j: (
+                f"{names[i]} taken for {names[j]}: {numbers[i][j]} times, {percent(shares[i][j])}"
+            ),
+            labels=("truth", "prediction"),
+            css=lambda i, j: "fill s2" if i == j else "fill s1",
+        )
+    else:
+        shade = torch.tensor(shares).sqrt()
+        image = element(
+            "img", src=matrix_picture(shade, 0, 1, VIRIDIS), alt=title, class_="big"
+        )
+        picture = figure(title, image)
+    rows = [
+        [f"{names[true]} → {names[taken]}", str(times), percent(shares[true][taken])]
+        for true, taken, times in outcome.frequent_confusions(10)
+    ]
+    classes = [
+        [name, f"{int(counts[k].sum()):,}", percent(shares[k][k])]
+        for k, name in enumerate(names)
+        if int(counts[k].sum())
+    ]
+    hardest = sorted(range(len(classes)), key=lambda k: float(classes[k][2].rstrip("%")))[:10]
+    side = [
+        table(["most frequent confusions", "times", "of the class"], rows) if rows else None,
+        table(["hardest classes", "images", "right"], [classes[k] for k in hardest]),
+    ]
+    lead = (
+        f"{wrong:,} of {len(outcome):,} test images are wrong. Colours grow with the square root of"
+        " the share, so that rare confusions are seen."
+    )
+    return Section(
+        "confusions", "Confusions", lead, [columns(picture, element("div", side))]
+    )
+
+
+def images_section(outcome: Outcome, count: int) -> Section:
+    """The images that the machine is least sure of, and those it is wrongly sure of."""
+    uncertain, wrong = outcome.most_uncertain(count), outcome.confidently_wrong(count)
+    content: list[object] = []
+    if wrong:
+        content += [
+            element("h3", "Most confidently wrong"),
+            element(
+                "p",
+                "Mistakes made with the largest probability: a hard image, a wrong label, or"
+                " something the machine has not learned.",
+                class_="lead",
+            ),
+            element("div", [_image(outcome, index) for index in wrong], class_="gallery"),
+        ]
+    content += [
+        element("h3", "Most uncertain"),
+        element(
+            "p",
+            "Predictions of the largest entropy H. Of it, the mutual information I is what knowing"
+            " the top-layer functions would remove: where it is large, more data of this kind would"
+            " help; where it is small, the image itself is ambiguous.",
+            class_="lead",
+        ),
+        element("div", [_image(outcome, index) for index in uncertain], class_="gallery"),
+    ]
+    lead = "Below each image its most probable classes; the true one is green and bold."
+    return Section("images", "Images", lead, content)
+
+
+def _image(outcome: Outcome, index: int) -> Markup:
+    names, true = outcome.class_names, int(outcome.labels[index])
+    probs = outcome.prediction.probs[index]
+    best = torch.argsort(probs, descending=True, stable=True)[:GUESSES].tolist()
+    shown = best if true in best else [*best[:-1], true]
+    entropy = float(outcome.prediction.entropy[index])
+    doubt = f"H {entropy:.2f}"
+    if outcome.prediction.expected_entropy is not None:
+        doubt += f" · I {float(outcome.prediction.mutual_information[index]):.2f} nats"
+    said = f"test image {index}: {names[true]}, taken for {names[best[0]]}"
+    guesses = [
+        element(
+            "div",
+            element("span", f"{names[k]} {percent(round(float(probs[k]), 3))}", title=names[k]),
+            element("i", style=f"width:{max(float(probs[k]) * 100, 1):.0f}%"),
+            class_="guess true" if k == true else "guess",
+        )
+        for k in shown
+    ]
+    return element(
+        "figure",
+        element("img", src=image_picture(outcome.images[index]), alt=said, title=said),
+        element("figcaption", guesses, element("small", doubt)),
+    )
