@@ -25,9 +25,7 @@ def report(
             " there are several)",
         ),
     ] = None,
-    images: Annotated[
-        int, typer.Option(metavar="N", help="images of each kind to show (16)")
-    ] = 16,
+    images: Annotated[int, typer.Option(metavar="N", help="images of each kind to show (16)")] = 16,
     data: Annotated[
         bool, typer.Option("--data/--no-data", help="predict the test images (on)")
     ] = True,

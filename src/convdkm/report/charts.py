@@ -10,7 +10,7 @@ from convdkm.report.markup import Markup, element, together
 from convdkm.report.scale import Axis, axis_for, short
 
 WIDTH, HEIGHT = 420.0, 270.0
-LEFT, RIGHT, TOP, BOTTOM = 54.0, 12.0, 10.0, 44.0
+LEFT, RIGHT, TOP, BOTTOM = 46.0, 12.0, 24.0, 40.0
 STYLES = 8
 """Colours and dashes that the style sheet knows; more lines than that use them again."""
 MOST_MARKS = 40
@@ -71,6 +71,7 @@ def line_chart(
     x_bounds: tuple[float | None, float | None] = (None, None),
     y_bounds: tuple[float | None, float | None] = (None, None),
     extra: Callable[[Axis, Axis], object] | None = None,
+    height: float = HEIGHT,
 ) -> Markup:
     """Lines over a common axis, with a legend where there are several.
 
@@ -82,6 +83,7 @@ def line_chart(
         y_format, x_format: how values are written.
         x_bounds, y_bounds: ends of the axes; from the values where None.
         extra: more to draw, given both axes.
+        height: of the chart, where its width is 420.
     """
     x_axis = axis_for(
         (x for each in series for x in each.x),
@@ -92,17 +94,17 @@ def line_chart(
     )
     y_axis = axis_for(
         (y for each in series for y in each.y),
-        HEIGHT - BOTTOM,
+        height - BOTTOM,
         TOP,
         log=log,
         low=y_bounds[0],
         high=y_bounds[1],
     )
-    label = f"{y_label} (log scale)" if y_axis.log else y_label
+    label = f"{y_label}, log scale" if y_axis.log else y_label
     svg = drawing(
         title,
         WIDTH,
-        HEIGHT,
+        height,
         grid(x_axis, y_axis, x_format, y_format, x_label, label),
         None if extra is None else extra(x_axis, y_axis),
         [_band(each, x_axis, y_axis) for each in series],
@@ -121,9 +123,7 @@ def grid(
         [
             (
                 element("line", x1=left, x2=right, y1=y_axis(v), y2=y_axis(v), class_="grid"),
-                element(
-                    "text", y_format(v), x=left - 6, y=y_axis(v) + 4, text_anchor="end"
-                ),
+                element("text", y_format(v), x=left - 6, y=y_axis(v) + 4, text_anchor="end"),
             )
             for v in y_axis.ticks()
         ],
@@ -135,15 +135,8 @@ def grid(
             for v in x_axis.ticks()
         ],
         element("line", x1=left, x2=right, y1=low, y2=low, class_="axis"),
-        element("text", x_label, x=(left + right) / 2, y=low + 36, text_anchor="middle"),
-        element(
-            "text",
-            y_label,
-            x=0,
-            y=0,
-            transform=f"translate(12 {(low + high) / 2:g}) rotate(-90)",
-            text_anchor="middle",
-        ),
+        element("text", x_label, x=(left + right) / 2, y=low + 34, text_anchor="middle"),
+        element("text", y_label, x=2, y=high - 11),
     )
 
 
@@ -198,9 +191,7 @@ def _points(series: Series, x_axis: Axis, y_axis: Axis) -> list[tuple[float, flo
     ]
 
 
-def _line(
-    series: Series, x_axis: Axis, y_axis: Axis, x_format: Format, y_format: Format
-) -> Markup:
+def _line(series: Series, x_axis: Axis, y_axis: Axis, x_format: Format, y_format: Format) -> Markup:
     points = _points(series, x_axis, y_axis)
     path = " ".join(f"{px:.1f},{py:.1f}" for _, _, px, py in points)
     marked = len(points) <= MOST_MARKS

@@ -204,7 +204,7 @@ def _reliability(findings: Sequence[Findings], names: Sequence[str]) -> Section 
         "Reliability on the test images",
         series,
         x_label="confidence",
-        y_label="right",
+        y_label="share that is right",
         log=False,
         x_format=percent,
         y_format=percent,

@@ -38,7 +38,9 @@ def cost_curves(record: Record) -> Curves:
         ("Gram layers: Σ ν KL / N", "kl", 1.0),
         ("head: KL / N", "head_kl", 1.0),
     )
-    series = [_of_steps(record, name, label, k, sign) for k, (label, name, sign) in enumerate(parts)]
+    series = [
+        _of_steps(record, name, label, k, sign) for k, (label, name, sign) in enumerate(parts)
+    ]
     return Curves(series, step_label(record), "nats per image")
 
 

@@ -11,7 +11,7 @@ from convdkm.report.outcome import wilson
 from convdkm.report.scale import Axis, percent, short
 from convdkm.training.metrics import Reliability
 
-WIDTH, LETTER = 420.0, 6.6
+WIDTH, LETTER = 420.0, 7.0
 DARK_FROM = 0.55
 """Share of the full colour from which the text on it is light."""
 
@@ -81,9 +81,7 @@ def heat_map(
         turn = f"rotate(-45 {x:.1f} {bottom + 12:.1f})" if upright else None
         anchor = "end" if upright else "middle"
         columns.append(
-            element(
-                "text", name, x=x, y=bottom + 14, text_anchor=anchor, transform=turn
-            )
+            element("text", name, x=x, y=bottom + 14, text_anchor=anchor, transform=turn)
         )
     outside = [
         element("text", labels[1], x=(left + WIDTH) / 2, y=12, text_anchor="middle"),
@@ -101,8 +99,8 @@ def heat_map(
 
 def reliability_diagram(title: str, bins: Reliability) -> Markup:
     """Accuracy against confidence, with 95% intervals, over how many images are in each bin."""
-    bottom, top, strip = 250.0, 10.0, 52.0
-    x_axis, y_axis = Axis(0, 1, 50, WIDTH - 12), Axis(0, 1, bottom, top)
+    bottom, top, strip = 262.0, 24.0, 52.0
+    x_axis, y_axis = Axis(0, 1, 46, WIDTH - 12), Axis(0, 1, bottom, top)
     edges, most = bins.edges.tolist(), float(bins.count.max())
     base = bottom + 44 + strip
     marks = []
@@ -119,25 +117,53 @@ def reliability_diagram(title: str, bins: Reliability) -> Markup:
         x, wide = x_axis(edges[k]) + 1, x_axis(edges[k + 1]) - x_axis(edges[k]) - 2
         tall = max(strip * math.sqrt(count / most), 1.0)
         marks += [
-            element("rect", said, x=x, width=wide, y=y_axis(accuracy),
-                    height=bottom - y_axis(accuracy), rx=2, class_="fill faint s0"),
-            element("line", x1=x_axis(confidence), x2=x_axis(confidence), y1=y_axis(low),
-                    y2=y_axis(high), class_="whisker"),
-            element("circle", said, cx=x_axis(confidence), cy=y_axis(accuracy), r=4.5,
-                    class_="dot s0"),
-            element("rect", said, x=x, width=wide, y=base - tall, height=tall, rx=1,
-                    class_="fill s2"),
+            element(
+                "rect",
+                said,
+                x=x,
+                width=wide,
+                y=y_axis(accuracy),
+                height=bottom - y_axis(accuracy),
+                rx=2,
+                class_="fill faint s0",
+            ),
+            element(
+                "line",
+                x1=x_axis(confidence),
+                x2=x_axis(confidence),
+                y1=y_axis(low),
+                y2=y_axis(high),
+                class_="whisker",
+            ),
+            element(
+                "circle", said, cx=x_axis(confidence), cy=y_axis(accuracy), r=4.5, class_="dot s0"
+            ),
+            element(
+                "rect", said, x=x, width=wide, y=base - tall, height=tall, rx=1, class_="fill s2"
+            ),
         ]
     svg = drawing(
         title,
         WIDTH,
         base + 22,
-        grid(x_axis, y_axis, percent, percent, "confidence: probability of the class", "right"),
+        grid(
+            x_axis,
+            y_axis,
+            percent,
+            percent,
+            "confidence: probability of the class",
+            "share that is right",
+        ),
         diagonal(x_axis, y_axis),
         marks,
-        element("line", x1=50, x2=WIDTH - 12, y1=base, y2=base, class_="axis"),
-        element("text", f"images in each bin (square root; at most {short(most)})",
-                x=(50 + WIDTH - 12) / 2, y=base + 16, text_anchor="middle"),
+        element("line", x1=46, x2=WIDTH - 12, y1=base, y2=base, class_="axis"),
+        element(
+            "text",
+            f"images in each bin (square root; at most {short(most)})",
+            x=(46 + WIDTH - 12) / 2,
+            y=base + 16,
+            text_anchor="middle",
+        ),
     )
     entries = [("fill s0", "share that is right, with its 95% interval"), ("fill s2", "images")]
     return figure(title, svg, below=keys(entries))

@@ -360,5 +360,7 @@ def _whitening(matrix: Tensor) -> Tensor:
     """W with WᵀW = matrix⁻¹; directions that rounding alone has made are left out."""
     values, vectors = torch.linalg.eigh(matrix)
     floor = values[-1].clamp(min=0) * len(values) * torch.finfo(values.dtype).eps
-    inverse = torch.where(values > floor, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))
+    inverse = torch.where(
+        values > floor, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values)
+    )
     return inverse[:, None] * vectors.T

@@ -53,10 +53,13 @@ def page(
     )
     contents = element(
         "nav",
-        element("ul", [
-            element("li", element("a", section.title, href=f"#{section.id}"))
-            for section in sections
-        ]),
+        element(
+            "ul",
+            [
+                element("li", element("a", section.title, href=f"#{section.id}"))
+                for section in sections
+            ],
+        ),
         aria_label="contents",
     )
     missing = element(
@@ -143,6 +146,4 @@ def _mark() -> Markup:
         )
         for k, shade in enumerate(shades)
     ]
-    return together(
-        element("svg", squares, viewBox="0 0 35 35", class_="mark", aria_hidden="true")
-    )
+    return together(element("svg", squares, viewBox="0 0 35 35", class_="mark", aria_hidden="true"))

@@ -18,12 +18,8 @@ LARGEST_MATRIX = 256
 
 # Both maps grow lighter from end to end, so that they are read in grey as well. The second passes
 # through grey at its middle, which makes it one for signed numbers.
-VIRIDIS = (
-    "440154 482475 414487 355f8d 2a788e 21918c 22a884 44bf70 7ad151 bddf26 fde725"
-)
-CIVIDIS = (
-    "00204d 00336f 39486b 575d6d 707173 8a8779 a69d75 c4b56c e4cf5b ffea46"
-)
+VIRIDIS = "440154 482475 414487 355f8d 2a788e 21918c 22a884 44bf70 7ad151 bddf26 fde725"
+CIVIDIS = "00204d 00336f 39486b 575d6d 707173 8a8779 a69d75 c4b56c e4cf5b ffea46"
 
 
 @cache
@@ -61,15 +57,18 @@ def image_picture(image: Tensor) -> str:
 
 
 def patch_pictures(patches: Tensor) -> list[str]:
-    """Patches ``(P, channels, height, width)`` on one scale, on which zero is a middle grey."""
+    """Patches ``(P, channels, height, width)``, each on a scale on which zero is a middle grey."""
     if patches.ndim != 4 or patches.shape[1] not in (1, 3):
         raise InvalidInputError(
             "patches are drawn where they have 1 or 3 channels and two dimensions, got shape"
             f" {tuple(patches.shape)}"
         )
     patches = patches.detach().double().cpu()
-    size = float(torch.quantile(patches.abs().flatten()[:1_000_000], 0.99)) or 1.0
-    return [png(_bytes(0.5 + 0.5 * patch / size)) for patch in patches]
+    sizes = patches.abs().flatten(1).amax(1).tolist()
+    return [
+        png(_bytes(0.5 + 0.5 * patch / (size or 1.0)))
+        for patch, size in zip(patches, sizes, strict=True)
+    ]
 
 
 def _bytes(image: Tensor) -> np.ndarray:

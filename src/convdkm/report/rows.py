@@ -11,7 +11,7 @@ from convdkm.report.markup import Markup, element, together
 from convdkm.report.scale import Axis, axis_for, short
 
 ROW, TOP, BOTTOM = 24.0, 6.0, 40.0
-LETTER = 6.4
+LETTER = 7.0
 """About the width of a letter."""
 
 
@@ -127,7 +127,5 @@ def _rows(
             for row, name in enumerate(names)
         ],
         together(marks),
-        element(
-            "text", label, x=(axis.start + axis.end) / 2, y=bottom + 34, text_anchor="middle"
-        ),
+        element("text", label, x=(axis.start + axis.end) / 2, y=bottom + 34, text_anchor="middle"),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from convdkm.report.brief import brief
 from convdkm.report.charts import line_chart
 from convdkm.report.curves import (
     Curves,
@@ -83,12 +84,11 @@ def overview_section(found: Findings) -> Section:
     tile("Brier score", "test_brier", "0 is perfect")
     tile("training time", "seconds", record.progress, format_duration)
     tile("parameters", "parameters", "", lambda value: f"{value:,.0f}")
-    content: list[object] = [tiles(entries)] if entries else []
+    content: list[object] = [tiles(entries) if entries else None, brief(found)]
     parts = [part for part in ("test", "validation", "train") if f"{part}_accuracy" in figures]
     if found.outcome is None and record.metrics:
         content.append(table(["", *parts], metrics_rows(figures, parts)))
-    which = "" if found.run is None else f" It shows the machine after step {found.run.step:,}."
-    lead = f"Of the run {record.name}.{which}"
+    lead = "" if found.run is None else f"The machine after step {found.run.step:,}."
     if not record.finished:
         lead += f" Training is not finished: {record.progress}."
     return Section("overview", "Overview", lead, content)
@@ -98,10 +98,15 @@ def learning_section(record: Record) -> Section:
     """Learning curves."""
     charts = [
         _chart("What a training image costs: the objective and its parts", cost_curves(record)),
-        _chart("Error", epoch_curves(record, "accuracy", "share that is wrong", error=True),
-               form=percent),
-        _chart("Log-likelihood of test images",
-               _but_train(epoch_curves(record, "log_likelihood", "nats per image"))),
+        _chart(
+            "Error",
+            epoch_curves(record, "accuracy", "share that is wrong", error=True),
+            form=percent,
+        ),
+        _chart(
+            "Log-likelihood of test images",
+            _but_train(epoch_curves(record, "log_likelihood", "nats per image")),
+        ),
         _chart("Calibration error", epoch_curves(record, "ece", "calibration error")),
         _chart("KL of each Gram layer", layer_curves(record)),
         _chart("Learning rate", rate_curve(record), log=False),

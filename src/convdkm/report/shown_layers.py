@@ -21,6 +21,8 @@ from convdkm.report.scale import percent, short
 from convdkm.report.similarity import cluster_order, correlation
 
 MOST_PATCHES = 256
+MOST_ENTRIES = 1_000_000
+"""Of a matrix, that its scale of colours is made by."""
 
 
 def inside_section(insight: Insight, num_data: int | None) -> Section:
@@ -38,7 +40,13 @@ def inside_section(insight: Insight, num_data: int | None) -> Section:
                 Marks("for another scale", [*scaled, None], 5),
                 Marks("the head's own KL", [None] * len(names) + [insight.head_kl], 3),
             ],
-            label="nats, to be divided by the number of training images",
+            label="nats",
+        ),
+        bar_rows(
+            "Of it, what was paid for another shape",
+            names,
+            [Marks("for another shape", paid, 0)],
+            label="nats",
         ),
         dot_rows(
             "Effective rank: how many directions are used",
@@ -56,7 +64,7 @@ def inside_section(insight: Insight, num_data: int | None) -> Section:
                 "Variance of the images that the inducing points explain",
                 names,
                 [Marks("explained", [layer.explained for layer in layers], 0)],
-                label="mean of 1 − (k_tt − K_ti K_ii⁻¹ K_it) / k_tt",
+                label="share of the variance, mean over all places",
                 form=percent,
                 bounds=(0.0, 1.0),
             )
@@ -92,7 +100,7 @@ def inside_section(insight: Insight, num_data: int | None) -> Section:
 
 
 def _layer_table(insight: Insight, names: list[str], num_data: int | None) -> Markup:
-    head = ["layer", "P_i", "ν", "KL", "of it shape", "G/K scale", "rank K → G", "explained"]
+    head = ["layer", "points", "ν", "KL", "of it shape", "G/K scale", "rank K → G", "explained"]
     head += ["paid per image"] if num_data else []
     rows = []
     for name, layer in zip(names, insight.layers, strict=True):
@@ -123,21 +131,28 @@ def _similarity(insight: Insight) -> Markup:
         "Similarity of layers: CKA of the images under their Grams",
         names,
         values,
-        text=lambda i, j: f"{values[i][j]:.2f}".lstrip("0") if roomy else "",
+        text=lambda i, j: _two_digits(values[i][j]) if roomy else "",
         said=lambda i, j: f"{names[i]} and {names[j]}: {values[i][j]:.3f}",
     )
+
+
+def _two_digits(value: float) -> str:
+    return "1" if value > 0.995 else f"{value:.2f}".replace("0.", ".").replace("-", "−")
 
 
 def layers_section(insight: Insight) -> Section:
     """Every Gram layer: its kernel, its Gram, and their difference."""
     names = short_names([layer.name for layer in insight.layers])
-    lead = (
-        "For each layer the kernel K_ii that comes in, the Gram G_ii that was learned, and their"
-        " difference, as correlations: every entry is divided by the standard deviations of its row"
+    lead = together(
+        "For each layer the kernel K",
+        element("sub", "ii"),
+        " that comes in, the Gram G",
+        element("sub", "ii"),
+        " that was learned, and their difference, as correlations: every entry is divided by the standard deviations of its row"
         " and column, since the overall scale is told apart (G/K). Inducing points are in the order"
         " of a clustering of G, the same in all three: bright blocks are groups that the layer holds"
         " to be alike, and the difference shows where it has drawn them together (yellow) or apart"
-        " (blue). A stretch above 1 is a direction that learning has made larger than the others."
+        " (blue). A stretch above 1 is a direction that learning has made larger than the others.",
     )
     cards = [_card(name, layer) for name, layer in zip(names, insight.layers, strict=True)]
     return Section("layers", "Kernels and learned Grams", lead, cards)
@@ -149,13 +164,13 @@ def _card(name: str, layer: LayerInsight) -> Markup:
     gram = correlation(layer.gram)[order][:, order]
     low = min(float(kernel.min()), float(gram.min()), 0.0)
     change = gram - kernel
-    reach = float(change.abs().max()) or 1.0
+    reach = float(torch.quantile(change.abs().flatten()[:MOST_ENTRIES], 0.98)) or 1.0
     matrices = [
         _matrix(f"{name}: {what}", what, matrix, bounds, stops)
         for what, matrix, bounds, stops in (
-            ("K_ii", kernel, (low, 1.0), VIRIDIS),
-            ("G_ii", gram, (low, 1.0), VIRIDIS),
-            ("G_ii − K_ii", change, (-reach, reach), CIVIDIS),
+            ("K", kernel, (low, 1.0), VIRIDIS),
+            ("G", gram, (low, 1.0), VIRIDIS),
+            ("G − K", change, (-reach, reach), CIVIDIS),
         )
     ]
     facts = [
@@ -216,6 +231,7 @@ def _spectra(layer: LayerInsight) -> Markup:
         x_label="rank of the eigenvalue",
         y_label="share",
         log=True,
+        height=215.0,
     )
 
 
@@ -230,13 +246,15 @@ def patches_section(inducing: torch.Tensor) -> Section | None:
     few = "" if len(order) == len(inducing) else f" The first {len(order)} are shown."
     lead = (
         f"The {len(inducing)} learned patches of {side} pixels that the first layer compares every"
-        " place of an image with, after whitening, as the machine sees them; a middle grey is zero,"
-        f" and neighbours are alike.{few}"
+        " place of an image with, after whitening, as the machine sees them. Each has its own scale,"
+        " on which a middle grey is zero; the bar below is its size beside the largest, and"
+        f" neighbours are alike.{few}"
     )
-    drawn = [
-        element("img", src=picture, alt=f"inducing patch {place}", title=f"inducing patch {place}")
-        for place, picture in zip(order, pictures, strict=True)
-    ]
-    return Section(
-        "patches", "Inducing patches", lead, [element("div", drawn, class_="patches")]
-    )
+    sizes = flat.square().mean(1).sqrt()
+    drawn = []
+    for place, picture in zip(order, pictures, strict=True):
+        share = float(sizes[place] / sizes.max()) if sizes.max() > 0 else 0.0
+        said = f"inducing patch {place}, root mean square {short(float(sizes[place]))}"
+        bar = element("i", style=f"width:{max(100 * share, 2):.0f}%")
+        drawn.append(element("div", element("img", src=picture, alt=said, title=said), bar))
+    return Section("patches", "Inducing patches", lead, [element("div", drawn, class_="patches")])

@@ -14,6 +14,8 @@ from convdkm.report.scale import percent, short
 
 MOST_NAMED = 20
 """Classes up to which the confusion matrix has names and numbers."""
+LISTED = 6
+"""Rows of the tables of confusions."""
 GUESSES = 3
 """Classes shown below an image."""
 ROWS = {
@@ -59,8 +61,9 @@ def calibration_section(outcome: Outcome, figures: dict[str, float]) -> Section:
         lead,
         [
             columns(
-                reliability_diagram(f"Reliability on {len(outcome):,} test images",
-                                    outcome.reliability),
+                reliability_diagram(
+                    f"Reliability on {len(outcome):,} test images", outcome.reliability
+                ),
                 table(["", *parts], metrics_rows(figures, parts)),
             )
         ],
@@ -72,6 +75,7 @@ def confusion_section(outcome: Outcome) -> Section:
     counts, names = outcome.confusion, outcome.class_names
     of_class = counts.sum(1, keepdim=True).clamp(min=1)
     shares = (counts / of_class).tolist()
+    most = float((counts / of_class).fill_diagonal_(0).max()) or 1.0
     wrong = int(outcome.wrong.sum())
     title = "Confusion matrix: rows are the truth, columns what was predicted"
     if len(names) <= MOST_NAMED:
@@ -79,7 +83,10 @@ def confusion_section(outcome: Outcome) -> Section:
         picture = heat_map(
             title,
             names,
-            [[share**0.5 for share in row] for row in shares],
+            [
+                [share if i == j else 0.9 * (share / most) ** 0.5 for j, share in enumerate(row)]
+                for i, row in enumerate(shares)
+            ],
             text=lambda i, j: str(numbers[i][j]) if numbers[i][j] else "",
             said=lambda i, j: (
                 f"{names[i]} taken for {names[j]}: {numbers[i][j]} times, {percent(shares[i][j])}"
@@ -89,31 +96,27 @@ def confusion_section(outcome: Outcome) -> Section:
         )
     else:
         shade = torch.tensor(shares).sqrt()
-        image = element(
-            "img", src=matrix_picture(shade, 0, 1, VIRIDIS), alt=title, class_="big"
-        )
+        image = element("img", src=matrix_picture(shade, 0, 1, VIRIDIS), alt=title, class_="big")
         picture = figure(title, image)
     rows = [
         [f"{names[true]} → {names[taken]}", str(times), percent(shares[true][taken])]
-        for true, taken, times in outcome.frequent_confusions(10)
+        for true, taken, times in outcome.frequent_confusions(LISTED)
     ]
     classes = [
         [name, f"{int(counts[k].sum()):,}", percent(shares[k][k])]
         for k, name in enumerate(names)
         if int(counts[k].sum())
     ]
-    hardest = sorted(range(len(classes)), key=lambda k: float(classes[k][2].rstrip("%")))[:10]
+    hardest = sorted(range(len(classes)), key=lambda k: float(classes[k][2].rstrip("%")))[:LISTED]
     side = [
         table(["most frequent confusions", "times", "of the class"], rows) if rows else None,
         table(["hardest classes", "images", "right"], [classes[k] for k in hardest]),
     ]
     lead = (
-        f"{wrong:,} of {len(outcome):,} test images are wrong. Colours grow with the square root of"
-        " the share, so that rare confusions are seen."
+        f"{wrong:,} of {len(outcome):,} test images are wrong. Mistakes have a scale of colour of their"
+        " own, up to the most frequent, so that rare ones are seen."
     )
-    return Section(
-        "confusions", "Confusions", lead, [columns(picture, element("div", side))]
-    )
+    return Section("confusions", "Confusions", lead, [columns(picture, element("div", side))])
 
 
 def images_section(outcome: Outcome, count: int) -> Section:
@@ -135,7 +138,7 @@ def images_section(outcome: Outcome, count: int) -> Section:
         element("h3", "Most uncertain"),
         element(
             "p",
-            "Predictions of the largest entropy H. Of it, the mutual information I is what knowing"
+            "Predictions of the largest entropy H, in nats. Of it, the mutual information I is what knowing"
             " the top-layer functions would remove: where it is large, more data of this kind would"
             " help; where it is small, the image itself is ambiguous.",
             class_="lead",
@@ -146,6 +149,10 @@ def images_section(outcome: Outcome, count: int) -> Section:
     return Section("images", "Images", lead, content)
 
 
+def _probability(value: float) -> str:
+    return "<0.1%" if value < 0.0005 else f"{100 * value:.1f}%"
+
+
 def _image(outcome: Outcome, index: int) -> Markup:
     names, true = outcome.class_names, int(outcome.labels[index])
     probs = outcome.prediction.probs[index]
@@ -154,13 +161,14 @@ def _image(outcome: Outcome, index: int) -> Markup:
     entropy = float(outcome.prediction.entropy[index])
     doubt = f"H {entropy:.2f}"
     if outcome.prediction.expected_entropy is not None:
-        doubt += f" · I {float(outcome.prediction.mutual_information[index]):.2f} nats"
+        doubt += f" · I {float(outcome.prediction.mutual_information[index]):.2f}"
     said = f"test image {index}: {names[true]}, taken for {names[best[0]]}"
     guesses = [
         element(
             "div",
-            element("span", f"{names[k]} {percent(round(float(probs[k]), 3))}", title=names[k]),
             element("i", style=f"width:{max(float(probs[k]) * 100, 1):.0f}%"),
+            element("span", names[k], title=names[k]),
+            element("span", _probability(float(probs[k]))),
             class_="guess true" if k == true else "guess",
         )
         for k in shown
