@@ -39,7 +39,12 @@ class Series:
     @property
     def css(self) -> str:
         """The class of the style sheet."""
-        return f"s{self.style % STYLES}"
+        return style_class(self.style)
+
+
+def style_class(style: int) -> str:
+    """The class of the style sheet that has a colour and a dash."""
+    return f"s{style % STYLES}"
 
 
 def figure(title: str, drawing: Markup, *, below: object = None, css: str = "chart") -> Markup:
@@ -80,7 +85,8 @@ def line_chart(
         series: the lines.
         x_label, y_label: of the axes.
         log: whether y is by logarithms; None to decide from the values.
-        y_format, x_format: how values are written.
+        y_format, x_format: how values are written; x is marked at whole numbers, unless it has
+            a format of its own.
         x_bounds, y_bounds: ends of the axes; from the values where None.
         extra: more to draw, given both axes.
         height: of the chart, where its width is 420.
@@ -105,7 +111,13 @@ def line_chart(
         title,
         WIDTH,
         height,
-        grid(x_axis, y_axis, x_format, y_format, x_label, label),
+        grid(
+            x_axis,
+            y_axis,
+            forms=(x_format, y_format),
+            labels=(x_label, label),
+            whole=x_format is short,
+        ),
         None if extra is None else extra(x_axis, y_axis),
         [_band(each, x_axis, y_axis) for each in series],
         [_line(each, x_axis, y_axis, x_format, y_format) for each in series],
@@ -114,29 +126,34 @@ def line_chart(
 
 
 def grid(
-    x_axis: Axis, y_axis: Axis, x_format: Format, y_format: Format, x_label: str, y_label: str
+    x_axis: Axis,
+    y_axis: Axis,
+    *,
+    forms: tuple[Format, Format],
+    labels: tuple[str, str],
+    whole: bool = False,
 ) -> Markup:
-    """Lines and labels of two axes."""
+    """Lines and labels of two axes; x may be marked at whole numbers only."""
     left, right = x_axis.start, x_axis.end
     low, high = y_axis.start, y_axis.end
     return together(
         [
             (
                 element("line", x1=left, x2=right, y1=y_axis(v), y2=y_axis(v), class_="grid"),
-                element("text", y_format(v), x=left - 6, y=y_axis(v) + 4, text_anchor="end"),
+                element("text", forms[1](v), x=left - 6, y=y_axis(v) + 4, text_anchor="end"),
             )
             for v in y_axis.ticks()
         ],
         [
             (
                 element("line", x1=x_axis(v), x2=x_axis(v), y1=low, y2=low + 4, class_="axis"),
-                element("text", x_format(v), x=x_axis(v), y=low + 17, text_anchor="middle"),
+                element("text", forms[0](v), x=x_axis(v), y=low + 17, text_anchor="middle"),
             )
-            for v in x_axis.ticks()
+            for v in x_axis.ticks(whole=whole)
         ],
         element("line", x1=left, x2=right, y1=low, y2=low, class_="axis"),
-        element("text", x_label, x=(left + right) / 2, y=low + 34, text_anchor="middle"),
-        element("text", y_label, x=2, y=high - 11),
+        element("text", labels[0], x=(left + right) / 2, y=low + 34, text_anchor="middle"),
+        element("text", labels[1], x=2, y=high - 11),
     )
 
 

@@ -75,12 +75,12 @@ def _figures(findings: Sequence[Findings], names: Sequence[str]) -> Section:
         present = [value for value in values if value is not None]
         if present:
             best = max(present) if name in LARGE_IS_GOOD else min(present)
-            head.append(f"test {ROWS[name]}")
+            head.append(ROWS[name])
             columns_of.append([_maybe_best(name, value, best) for value in values])
     for title, key, form in (
-        ("training accuracy", "train_accuracy", percent),
+        ("in training", "train_accuracy", percent),
         ("parameters", "parameters", lambda value: f"{value:,.0f}"),
-        ("training time", "seconds", format_duration),
+        ("time", "seconds", format_duration),
     ):
         if any(key in each for each in figures):
             head.append(title)
@@ -88,7 +88,8 @@ def _figures(findings: Sequence[Findings], names: Sequence[str]) -> Section:
     head.append("progress")
     columns_of.append([found.record.progress for found in findings])
     rows = [[name, *(column[k] for column in columns_of)] for k, name in enumerate(names)]
-    lead = "The best of every column is marked. Differences of a few images mean nothing."
+    lead = "Of the test images, where nothing else is said; the best of every column is marked."
+    " Differences of a few images mean nothing."
     return Section("figures", "Figures", lead, [table(head, rows)])
 
 
@@ -147,7 +148,7 @@ def _overlaid(
     title: str, series: Sequence[Series], x_label: str, y_label: str, *, share: bool = False
 ) -> Markup | None:
     series = [replace(each, band=None) for each in series if each.x]
-    if not series:
+    if not any(len(each.x) > 1 for each in series):
         return None
     form = percent if share else short
     return line_chart(title, series, x_label=x_label, y_label=y_label, y_format=form)

@@ -22,8 +22,10 @@ class Curves:
     x_label: str
     y_label: str
 
-    def __bool__(self) -> bool:
-        return any(series.x for series in self.series)
+    @property
+    def are_lines(self) -> bool:
+        """Whether there are two points to join anywhere."""
+        return any(len(series.x) > 1 for series in self.series)
 
 
 def cost_curves(record: Record) -> Curves:

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from convdkm.report.charts import drawing, figure, grid, keys
 from convdkm.report.markup import Markup, element
 from convdkm.report.outcome import wilson
-from convdkm.report.scale import Axis, percent, short
+from convdkm.report.scale import Axis, fitted, percent, short
 from convdkm.training.metrics import Reliability
 
 WIDTH, LETTER = 420.0, 7.0
+MOST_LETTERS = 22
+"""Of a name that is written out."""
 DARK_FROM = 0.55
 """Share of the full colour from which the text on it is light."""
 
@@ -37,6 +39,7 @@ def heat_map(
         labels: what the rows and the columns are.
         css: classes of a cell.
     """
+    names = [fitted(name, MOST_LETTERS) for name in names]
     longest = max(len(name) for name in names)
     edge = min(longest * LETTER + 10, WIDTH * 0.4)
     top = 20.0 if labels[1] else 4.0
@@ -149,10 +152,8 @@ def reliability_diagram(title: str, bins: Reliability) -> Markup:
         grid(
             x_axis,
             y_axis,
-            percent,
-            percent,
-            "confidence: probability of the class",
-            "share that is right",
+            forms=(percent, percent),
+            labels=("confidence: probability of the class", "share that is right"),
         ),
         diagonal(x_axis, y_axis),
         marks,

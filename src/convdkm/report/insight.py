@@ -83,8 +83,8 @@ class LayerInsight:
 
         With :math:`t = \mathrm{tr}\,K_{ii}^{-1}G_{ii}`, the KL is
         :math:`\tfrac12(t - P_i - P_i\log\tfrac{t}{P_i})` for the scale plus
-        :math:`\tfrac12(P_i\log\tfrac{t}{P_i} - \log|K_{ii}^{-1}G_{ii}|)` for the shape, both of them
-        not negative; the second is the KL of :math:`\tfrac{P_i}{t}G_{ii}`, the closest multiple.
+        :math:`\tfrac12(P_i\log\tfrac{t}{P_i} - \log|K_{ii}^{-1}G_{ii}|)` for the shape, both not
+        negative; the second is the KL of :math:`\tfrac{P_i}{t}G_{ii}`, the closest multiple.
         """
         mean = self.stretches.mean()
         return min(float(0.5 * self.num_inducing * (mean - 1 - mean.log())), self.kl)
@@ -187,8 +187,8 @@ def look_into(
 def effective_rank(spectrum: Tensor) -> float:
     r"""How many directions a matrix uses: :math:`\exp(-\sum_j p_j\log p_j)`.
 
-    :math:`p_j` are its eigenvalues over their sum. It is P for a multiple of the identity, and 1 for
-    a matrix of rank one.
+    :math:`p_j` are its eigenvalues over their sum. It is P for a multiple of the identity, and 1
+    for a matrix of rank one.
     """
     shares = spectrum.clamp(min=0)
     shares = shares / shares.sum()

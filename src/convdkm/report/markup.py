@@ -18,8 +18,8 @@ def element(name: str, /, *children: object, **attributes: object) -> Markup:
     """An element with its attributes and children.
 
     Underscores in the names of attributes stand for hyphens, one at the end sets a name apart from
-    Python's own words; an attribute that is None is left out. Children are text, numbers, markup, or
-    lists of them.
+    Python's own words; an attribute that is None is left out. Children are text, numbers, markup,
+    or lists of them.
 
     >>> element("p", "a < b", class_="note", data_id=None)
     '<p class="note">a &lt; b</p>'

@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convdkm.report.charts import WIDTH, Format, drawing, figure, keys
+from convdkm.report.charts import WIDTH, Format, drawing, figure, keys, style_class
 from convdkm.report.markup import Markup, element, together
-from convdkm.report.scale import Axis, axis_for, short
+from convdkm.report.scale import Axis, axis_for, fitted, short
 
 ROW, TOP, BOTTOM = 24.0, 6.0, 40.0
+MOST_LETTERS = 26
+"""Of a name that is written out."""
 LETTER = 7.0
 """About the width of a letter."""
 
@@ -48,11 +50,15 @@ def bar_rows(
                         width=end - start,
                         height=ROW - 8,
                         rx=2,
-                        class_=f"fill s{part.style}",
+                        class_=f"fill {style_class(part.style)}",
                     )
                 )
-    below = keys([(f"fill s{part.style}", part.label) for part in parts]) if parts[1:] else None
-    return figure(title, _rows(title, names, axis, label, form, bars), below=below)
+    below = (
+        keys([(f"fill {style_class(part.style)}", part.label) for part in parts])
+        if parts[1:]
+        else None
+    )
+    return figure(title, _rows(title, names, axis, bars, label=label, form=form), below=below)
 
 
 def dot_rows(
@@ -82,13 +88,17 @@ def dot_rows(
         for (each, value), x in zip(own, places, strict=True):
             said = element("title", f"{name}, {each.label}: {form(float(value or 0))}")
             drawn.append(_dot(x, y, each.style, said))
-    below = keys([(f"fill s{each.style}", each.label) for each in marks]) if marks[1:] else None
-    return figure(title, _rows(title, names, axis, label, form, drawn), below=below)
+    below = (
+        keys([(f"fill {style_class(each.style)}", each.label) for each in marks])
+        if marks[1:]
+        else None
+    )
+    return figure(title, _rows(title, names, axis, drawn, label=label, form=form), below=below)
 
 
 def _dot(x: float, y: float, style: int, said: Markup) -> Markup:
     """Full for even styles, hollow for odd ones, so that they differ without colour."""
-    css = f"dot s{style}" if style % 2 == 0 else f"hollow s{style}"
+    css = f"{'hollow' if style % 2 else 'dot'} {style_class(style)}"
     return element("circle", said, cx=x, cy=y, r=5, class_=css)
 
 
@@ -97,11 +107,18 @@ def _there(value: float | None) -> bool:
 
 
 def _left(names: Sequence[str]) -> float:
-    return min(max((len(name) for name in names), default=0) * LETTER + 12, WIDTH / 2)
+    longest = max((len(name) for name in names), default=0)
+    return min(longest, MOST_LETTERS) * LETTER + 12
 
 
 def _rows(
-    title: str, names: Sequence[str], axis: Axis, label: str, form: Format, marks: Sequence[Markup]
+    title: str,
+    names: Sequence[str],
+    axis: Axis,
+    marks: Sequence[Markup],
+    *,
+    label: str,
+    form: Format,
 ) -> Markup:
     bottom = TOP + len(names) * ROW
     return drawing(
@@ -118,7 +135,7 @@ def _rows(
         [
             element(
                 "text",
-                name,
+                fitted(name, MOST_LETTERS),
                 x=axis.start - 8,
                 y=TOP + (row + 0.5) * ROW + 4,
                 text_anchor="end",

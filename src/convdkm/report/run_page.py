@@ -128,7 +128,7 @@ def _but_train(curves: Curves) -> Curves:
 def _chart(
     title: str, curves: Curves, *, form: Any = short, log: bool | None = None
 ) -> Markup | None:
-    if not curves:
+    if not curves.are_lines:
         return None
     return line_chart(
         title,
@@ -149,11 +149,12 @@ def settings_section(record: Record) -> Section:
     made = []
     environment = record.environment
     for key, value in environment.items():
+        text = plain(value)
         if isinstance(value, dict):
-            value = ", ".join(f"{name} {plain(each)}" for name, each in value.items())
+            text = ", ".join(f"{name} {plain(each)}" for name, each in value.items())
         elif key == "command" and isinstance(value, list):
-            value = " ".join(map(str, value))
-        made.append([key, plain(value)])
+            text = " ".join(map(str, value))
+        made.append([key, text])
     if record.folder is not None:
         made.insert(0, ["folder", str(record.folder)])
     content = [

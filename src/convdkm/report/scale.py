@@ -25,11 +25,12 @@ class Axis:
         low, high = self._of(self.low), self._of(self.high)
         return self.start + (self._of(value) - low) / (high - low) * (self.end - self.start)
 
-    def ticks(self, about: int = 5) -> list[float]:
-        """Round values to mark."""
+    def ticks(self, about: int = 5, *, whole: bool = False) -> list[float]:
+        """Round values to mark; whole numbers only, if so asked."""
         if self.log:
             return _log_ticks(self.low, self.high)
         step = _round_step((self.high - self.low) / about)
+        step = max(step, 1.0) if whole else step
         first = math.ceil(self.low / step - 1e-9)
         count = math.floor(self.high / step + 1e-9) - first
         return [(first + k) * step for k in range(count + 1)]
@@ -87,6 +88,15 @@ def _log_ticks(low: float, high: float) -> list[float]:
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     values = [f * 10.0**e for e in exponents if e % every == 0 for f in factors]
     return [value for value in values if low <= value <= high]
+
+
+def fitted(name: str, letters: int) -> str:
+    """A name that is cut where it is longer than its place.
+
+    >>> fitted("stage1.block1", 20), fitted("a very long name", 10)
+    ('stage1.block1', 'a very lo…')
+    """
+    return name if len(name) <= letters else f"{name[: letters - 1]}…"
 
 
 def short(value: float | None) -> str:

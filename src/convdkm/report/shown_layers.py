@@ -47,7 +47,9 @@ def inside_section(insight: Insight, num_data: int | None) -> Section:
             names,
             [Marks("for another shape", paid, 0)],
             label="nats",
-        ),
+        )
+        if any(paid)
+        else None,
         dot_rows(
             "Effective rank: how many directions are used",
             names,
@@ -148,11 +150,12 @@ def layers_section(insight: Insight) -> Section:
         element("sub", "ii"),
         " that comes in, the Gram G",
         element("sub", "ii"),
-        " that was learned, and their difference, as correlations: every entry is divided by the standard deviations of its row"
-        " and column, since the overall scale is told apart (G/K). Inducing points are in the order"
-        " of a clustering of G, the same in all three: bright blocks are groups that the layer holds"
-        " to be alike, and the difference shows where it has drawn them together (yellow) or apart"
-        " (blue). A stretch above 1 is a direction that learning has made larger than the others.",
+        " that was learned, and their difference, as correlations: every entry is divided by the"
+        " standard deviations of its row and column, since the overall scale is told apart (G/K)."
+        " Inducing points are in the order of a clustering of G, the same in all three: bright"
+        " blocks are groups that the layer holds to be alike, and the difference shows where it has"
+        " drawn them together (yellow) or apart (blue). A stretch above 1 is a direction that"
+        " learning has made larger than the others.",
     )
     cards = [_card(name, layer) for name, layer in zip(names, insight.layers, strict=True)]
     return Section("layers", "Kernels and learned Grams", lead, cards)
@@ -246,8 +249,8 @@ def patches_section(inducing: torch.Tensor) -> Section | None:
     few = "" if len(order) == len(inducing) else f" The first {len(order)} are shown."
     lead = (
         f"The {len(inducing)} learned patches of {side} pixels that the first layer compares every"
-        " place of an image with, after whitening, as the machine sees them. Each has its own scale,"
-        " on which a middle grey is zero; the bar below is its size beside the largest, and"
+        " place of an image with, after whitening, as the machine sees them. Each has its own"
+        " scale, on which a middle grey is zero; the bar below is its size beside the largest, and"
         f" neighbours are alike.{few}"
     )
     sizes = flat.square().mean(1).sqrt()

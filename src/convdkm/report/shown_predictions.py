@@ -50,8 +50,9 @@ def calibration_section(outcome: Outcome, figures: dict[str, float]) -> Section:
     gap = float(outcome.prediction.probs.amax(1).double().mean()) - outcome.metrics["accuracy"]
     way = "more" if gap > 0 else "less"
     lead = together(
-        "Is it right as often as it says? On the dashed line, yes; below it the machine is too sure,"
-        " above it too modest. The expected calibration error, the mean distance from that line, is ",
+        "Is it right as often as it says? On the dashed line, yes; below it the machine is too"
+        " sure, above it too modest. The expected calibration error, the mean distance from that"
+        " line, is ",
         element("b", short(error)),
         f"; on average the machine is {percent(abs(gap))} {way} confident than it is right.",
     )
@@ -113,8 +114,8 @@ def confusion_section(outcome: Outcome) -> Section:
         table(["hardest classes", "images", "right"], [classes[k] for k in hardest]),
     ]
     lead = (
-        f"{wrong:,} of {len(outcome):,} test images are wrong. Mistakes have a scale of colour of their"
-        " own, up to the most frequent, so that rare ones are seen."
+        f"{wrong:,} of {len(outcome):,} test images are wrong. Mistakes have a scale of colour of"
+        " their own, up to the most frequent, so that rare ones are seen."
     )
     return Section("confusions", "Confusions", lead, [columns(picture, element("div", side))])
 
@@ -138,9 +139,9 @@ def images_section(outcome: Outcome, count: int) -> Section:
         element("h3", "Most uncertain"),
         element(
             "p",
-            "Predictions of the largest entropy H, in nats. Of it, the mutual information I is what knowing"
-            " the top-layer functions would remove: where it is large, more data of this kind would"
-            " help; where it is small, the image itself is ambiguous.",
+            "Predictions of the largest entropy H, in nats. Of it, the mutual information I is what"
+            " knowing the top-layer functions would remove: where it is large, more data of this"
+            " kind would help; where it is small, the image itself is ambiguous.",
             class_="lead",
         ),
         element("div", [_image(outcome, index) for index in uncertain], class_="gallery"),

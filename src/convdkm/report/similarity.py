@@ -1,4 +1,4 @@
-r"""How alike two representations are: centred kernel alignment, and an order that shows clusters."""
+r"""How alike two representations are, and an order of points that shows their clusters."""
 
 from __future__ import annotations
 
