@@ -88,8 +88,10 @@ def _figures(findings: Sequence[Findings], names: Sequence[str]) -> Section:
     head.append("progress")
     columns_of.append([found.record.progress for found in findings])
     rows = [[name, *(column[k] for column in columns_of)] for k, name in enumerate(names)]
-    lead = "Of the test images, where nothing else is said; the best of every column is marked."
-    " Differences of a few images mean nothing."
+    lead = (
+        "Of the test images, where nothing else is said; the best of every column is marked."
+        " Differences of a few images mean nothing."
+    )
     return Section("figures", "Figures", lead, [table(head, rows)])
 
 
@@ -162,6 +164,7 @@ def _layers(records: Sequence[Record]) -> Section | None:
     marks = [
         Marks(record.name, [layers.get(name) for name in names], k)
         for k, (record, layers) in enumerate(zip(records, last, strict=True))
+        if layers
     ]
     charts: list[Markup | None] = [
         dot_rows(

@@ -229,10 +229,10 @@ def _spectra(layer: LayerInsight) -> Markup:
         values = [max(value, 1e-9) for value in stretches.tolist()]
         series.append(Series("stretch: K⁻¹G over its mean", places, values, 2))
     return line_chart(
-        "Eigenvalues, as shares of their sum",
+        "Eigenvalues as shares of their sum, and stretches",
         series,
         x_label="rank of the eigenvalue",
-        y_label="share",
+        y_label="share, or stretch",
         log=True,
         height=215.0,
     )
@@ -246,12 +246,14 @@ def patches_section(inducing: torch.Tensor) -> Section | None:
     order = cluster_order(flat @ flat.T)[:MOST_PATCHES]
     pictures = patch_pictures(inducing.detach()[order])
     side = "×".join(map(str, inducing.shape[2:]))
+    zero = int((flat == 0).all(1).sum())
+    blank = f" {zero} of them are zero, as blank places of images are." if zero else ""
     few = "" if len(order) == len(inducing) else f" The first {len(order)} are shown."
     lead = (
         f"The {len(inducing)} learned patches of {side} pixels that the first layer compares every"
         " place of an image with, after whitening, as the machine sees them. Each has its own"
         " scale, on which a middle grey is zero; the bar below is its size beside the largest, and"
-        f" neighbours are alike.{few}"
+        f" neighbours are alike.{blank}{few}"
     )
     sizes = flat.square().mean(1).sqrt()
     drawn = []
