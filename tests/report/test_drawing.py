@@ -39,7 +39,8 @@ def drawn(markup):
 def picture(address):
     head, data = address.split(",")
     assert head == "data:image/png;base64"
-    return Image.open(io.BytesIO(base64.b64decode(data)))
+    image = Image.open(io.BytesIO(base64.b64decode(data)))
+    return image.convert("RGB") if image.mode == "P" else image
 
 
 def test_everything_is_escaped_unless_it_is_markup():

@@ -9,6 +9,8 @@ from convdkm.report.charts import Series
 from convdkm.report.insight import short_names
 from convdkm.report.record import Record
 
+SPAN = 3000.0
+"""Of the chart of costs, from its largest value down."""
 MOST_POINTS = 120
 """Points of a curve of steps; neighbours are averaged."""
 PARTS = ("test", "validation", "train")
@@ -16,11 +18,18 @@ PARTS = ("test", "validation", "train")
 
 @dataclass(frozen=True)
 class Curves:
-    """Lines that share a chart, and what their axes are."""
+    """Lines that share a chart, and what their axes are.
+
+    Attributes:
+        log: whether y is by logarithms; None to decide from the values.
+        low: where y begins; None for the smallest value.
+    """
 
     series: list[Series]
     x_label: str
     y_label: str
+    log: bool | None = None
+    low: float | None = None
 
     @property
     def are_lines(self) -> bool:
@@ -43,7 +52,11 @@ def cost_curves(record: Record) -> Curves:
     series = [
         _of_steps(record, name, label, k, sign) for k, (label, name, sign) in enumerate(parts)
     ]
-    return Curves(series, step_label(record), "nats per image")
+    # The head's KL starts at zero, which would make the rest of the chart flat.
+    large = [y for each in series[:2] for y in each.y]
+    log = bool(large) and min(large) > 0
+    low = max(min(y for each in series for y in each.y), max(large) / SPAN) if log else None
+    return Curves(series, step_label(record), "nats per image", log, low)
 
 
 def objective_curve(record: Record, label: str, style: int) -> Series:
@@ -53,7 +66,9 @@ def objective_curve(record: Record, label: str, style: int) -> Series:
 
 def rate_curve(record: Record) -> Curves:
     """The learning rate."""
-    return Curves([_of_steps(record, "learning_rate", "rate", 0, 1.0)], step_label(record), "rate")
+    return Curves(
+        [_of_steps(record, "learning_rate", "rate", 0, 1.0)], step_label(record), "rate", False
+    )
 
 
 def epoch_curves(record: Record, figure: str, y_label: str, *, error: bool = False) -> Curves:

@@ -14,7 +14,7 @@ from convdkm.training.metrics import Reliability
 WIDTH, LETTER = 420.0, 7.0
 MOST_LETTERS = 22
 """Of a name that is written out."""
-DARK_FROM = 0.55
+DARK_FROM = 0.65
 """Share of the full colour from which the text on it is light."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -52,12 +53,12 @@ class LayerInsight:
         """:math:`P_i`."""
         return len(self.gram)
 
-    @property
+    @cached_property
     def kernel_spectrum(self) -> Tensor:
         """Eigenvalues of K_ii, largest first."""
         return _spectrum(self.kernel)
 
-    @property
+    @cached_property
     def gram_spectrum(self) -> Tensor:
         """Eigenvalues of G_ii, largest first."""
         return _spectrum(self.gram)
@@ -94,7 +95,7 @@ class LayerInsight:
         """The rest of the KL: what the change of shape costs."""
         return max(self.kl - self.scale_kl, 0.0)
 
-    @property
+    @cached_property
     def order(self) -> list[int]:
         """Inducing points in an order that shows their clusters under G_ii."""
         return cluster_order(self.gram)
@@ -128,7 +129,7 @@ def look_into(
     images: Tensor | None = None,
     labels: Tensor | None = None,
     *,
-    batch_size: int = 64,
+    batch_size: int = 32,
 ) -> Insight:
     r"""Look into a machine, layer by layer.
 

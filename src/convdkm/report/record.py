@@ -87,12 +87,15 @@ class Record:
 
     @property
     def figures(self) -> dict[str, float]:
-        """The final figures, or those of the last epoch that was evaluated."""
+        """The final figures, or those of the last epoch that was evaluated.
+
+        Those of training are then left out: they were taken while the parameters moved.
+        """
         if self.metrics:
             return dict(self.metrics)
         found: dict[str, float] = {}
         for row in self.epochs:
-            found |= {name: value for name, value in row.items() if "_" in name}
+            found |= {k: v for k, v in row.items() if k.startswith(("test_", "validation_"))}
         if self.epochs and "seconds" in self.epochs[-1]:
             found["seconds"] = self.epochs[-1]["seconds"]
         return found

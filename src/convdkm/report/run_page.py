@@ -109,7 +109,7 @@ def learning_section(record: Record) -> Section:
         ),
         _chart("Calibration error", epoch_curves(record, "ece", "calibration error")),
         _chart("KL of each Gram layer", layer_curves(record)),
-        _chart("Learning rate", rate_curve(record), log=False),
+        _chart("Learning rate", rate_curve(record)),
     ]
     lead = (
         "Training maximises log-likelihood − (Σ ν · KL + head's KL) / N. The first chart turns its"
@@ -125,9 +125,7 @@ def _but_train(curves: Curves) -> Curves:
     return Curves(kept, curves.x_label, curves.y_label)
 
 
-def _chart(
-    title: str, curves: Curves, *, form: Any = short, log: bool | None = None
-) -> Markup | None:
+def _chart(title: str, curves: Curves, *, form: Any = short) -> Markup | None:
     if not curves.are_lines:
         return None
     return line_chart(
@@ -136,7 +134,8 @@ def _chart(
         x_label=curves.x_label,
         y_label=curves.y_label,
         y_format=form,
-        log=log,
+        log=curves.log,
+        y_bounds=(curves.low, None),
     )
 
 

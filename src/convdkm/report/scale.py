@@ -25,7 +25,7 @@ class Axis:
         low, high = self._of(self.low), self._of(self.high)
         return self.start + (self._of(value) - low) / (high - low) * (self.end - self.start)
 
-    def ticks(self, about: int = 5, *, whole: bool = False) -> list[float]:
+    def ticks(self, about: int = 6, *, whole: bool = False) -> list[float]:
         """Round values to mark; whole numbers only, if so asked."""
         if self.log:
             return _log_ticks(self.low, self.high)

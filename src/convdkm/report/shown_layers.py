@@ -21,6 +21,8 @@ from convdkm.report.scale import percent, short
 from convdkm.report.similarity import cluster_order, correlation
 
 MOST_PATCHES = 256
+MOST_EIGENVALUES = 128
+"""Of a spectrum; of a larger one every second, third, … is drawn."""
 MOST_ENTRIES = 1_000_000
 """Of a matrix, that its scale of colours is made by."""
 
@@ -217,16 +219,17 @@ def _matrix(
 
 
 def _spectra(layer: LayerInsight) -> Markup:
-    places = [float(k + 1) for k in range(layer.num_inducing)]
+    step = -(-layer.num_inducing // MOST_EIGENVALUES)
+    places = [float(k + 1) for k in range(0, layer.num_inducing, step)]
     series = []
     for style, (label, spectrum) in enumerate(
         (("learned Gram G", layer.gram_spectrum), ("kernel K", layer.kernel_spectrum))
     ):
-        shares = (spectrum / spectrum.sum()).tolist()
+        shares = (spectrum / spectrum.sum())[::step].tolist()
         series.append(Series(label, places, [max(share, 1e-9) for share in shares], style))
     if layer.kl:
         stretches = layer.stretches / layer.stretches.mean()
-        values = [max(value, 1e-9) for value in stretches.tolist()]
+        values = [max(value, 1e-9) for value in stretches[::step].tolist()]
         series.append(Series("stretch: K⁻¹G over its mean", places, values, 2))
     return line_chart(
         "Eigenvalues as shares of their sum, and stretches",

@@ -151,7 +151,9 @@ def images_section(outcome: Outcome, count: int) -> Section:
 
 
 def _probability(value: float) -> str:
-    return "<0.1%" if value < 0.0005 else f"{100 * value:.1f}%"
+    if value < 0.0005:
+        return "<0.1%"
+    return f"{100 * value:.0f}%" if 0.1 <= value < 0.9 else f"{100 * value:.1f}%"
 
 
 def _image(outcome: Outcome, index: int) -> Markup:
