@@ -178,8 +178,25 @@ def legend(series: Sequence[Series]) -> Markup:
     )
 
 
-def keys(entries: Sequence[tuple[str, str]]) -> Markup:
-    """A legend of areas and dots: the class of the style sheet, and what it stands for."""
+def mark(x: float, y: float, style: int, *, size: float = 5.0, said: str | None = None) -> Markup:
+    """A dot, square, diamond or triangle, full or hollow, so that marks differ without colour."""
+    css = f"{'hollow' if style % 2 else 'dot'} {style_class(style)}"
+    title = None if said is None else element("title", said)
+    half = size * 0.9
+    corners = (
+        (),
+        ((-half, -half), (half, -half), (half, half), (-half, half)),
+        ((0, -1.2 * size), (1.2 * size, 0), (0, 1.2 * size), (-1.2 * size, 0)),
+        ((0, -1.1 * size), (1.1 * size, 0.8 * size), (-1.1 * size, 0.8 * size)),
+    )[style // 2 % 4]
+    if not corners:
+        return element("circle", title, cx=x, cy=y, r=size, class_=css)
+    points = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in corners)
+    return element("polygon", title, points=points, class_=css)
+
+
+def keys(entries: Sequence[tuple[Markup, str]]) -> Markup:
+    """A legend of areas and marks: a small drawing, and what it stands for."""
     return element(
         "ul",
         [
@@ -187,17 +204,22 @@ def keys(entries: Sequence[tuple[str, str]]) -> Markup:
                 "li",
                 element(
                     "svg",
-                    element("rect", x=1, y=1, width=12, height=10, rx=2, class_=css),
+                    drawn,
                     viewBox="0 0 14 12",
                     aria_hidden="true",
                     class_="key",
                 ),
                 label,
             )
-            for css, label in entries
+            for drawn, label in entries
         ],
         class_="legend",
     )
+
+
+def area(css: str) -> Markup:
+    """A small area, for a legend."""
+    return element("rect", x=1, y=1, width=12, height=10, rx=2, class_=f"fill {css}")
 
 
 def _points(series: Series, x_axis: Axis, y_axis: Axis) -> list[tuple[float, float, float, float]]:

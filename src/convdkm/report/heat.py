@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from convdkm.report.charts import drawing, figure, grid, keys
+from convdkm.report.charts import area, drawing, figure, grid, keys
 from convdkm.report.markup import Markup, element
 from convdkm.report.outcome import wilson
 from convdkm.report.scale import Axis, fitted, percent, short
@@ -166,7 +166,7 @@ def reliability_diagram(title: str, bins: Reliability) -> Markup:
             text_anchor="middle",
         ),
     )
-    entries = [("fill s0", "share that is right, with its 95% interval"), ("fill s2", "images")]
+    entries = [(area("s0"), "share that is right, with its 95% interval"), (area("s2"), "images")]
     return figure(title, svg, below=keys(entries))
 
 

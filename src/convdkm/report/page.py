@@ -95,7 +95,9 @@ def table(head: Sequence[object], rows: Sequence[Sequence[object]], *, css: str 
         "div",
         element(
             "table",
-            element("thead", element("tr", [element("th", cell, scope="col") for cell in head])),
+            element("thead", element("tr", [element("th", cell, scope="col") for cell in head]))
+            if any(head)
+            else None,
             element(
                 "tbody",
                 [

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from convdkm.report.charts import WIDTH, Format, drawing, figure, keys, style_class
+from convdkm.report.charts import WIDTH, Format, area, drawing, figure, keys, mark, style_class
 from convdkm.report.markup import Markup, element, together
 from convdkm.report.scale import Axis, axis_for, fitted, short
 
@@ -54,9 +54,7 @@ def bar_rows(
                     )
                 )
     below = (
-        keys([(f"fill {style_class(part.style)}", part.label) for part in parts])
-        if parts[1:]
-        else None
+        keys([(area(style_class(part.style)), part.label) for part in parts]) if parts[1:] else None
     )
     return figure(title, _rows(title, names, axis, bars, label=label, form=form), below=below)
 
@@ -86,20 +84,14 @@ def dot_rows(
                 element("line", x1=min(places), x2=max(places), y1=y, y2=y, class_="joint")
             )
         for (each, value), x in zip(own, places, strict=True):
-            said = element("title", f"{name}, {each.label}: {form(float(value or 0))}")
-            drawn.append(_dot(x, y, each.style, said))
+            said = f"{name}, {each.label}: {form(float(value or 0))}"
+            drawn.append(mark(x, y, each.style, said=said))
     below = (
-        keys([(f"fill {style_class(each.style)}", each.label) for each in marks])
+        keys([(mark(7, 6, each.style, size=4.5), each.label) for each in marks])
         if marks[1:]
         else None
     )
     return figure(title, _rows(title, names, axis, drawn, label=label, form=form), below=below)
-
-
-def _dot(x: float, y: float, style: int, said: Markup) -> Markup:
-    """Full for even styles, hollow for odd ones, so that they differ without colour."""
-    css = f"{'hollow' if style % 2 else 'dot'} {style_class(style)}"
-    return element("circle", said, cx=x, cy=y, r=5, class_=css)
 
 
 def _there(value: float | None) -> bool:
