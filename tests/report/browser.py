@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-SECONDS = 40.0
+SECONDS = 120.0
 
 
 def find_browser() -> str | None:

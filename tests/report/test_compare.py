@@ -8,7 +8,8 @@ from test_pages import require_self_contained
 
 from convdkm.cli import run as program
 from convdkm.report import write_report
-from convdkm.report.record import runs_in
+from convdkm.report.curves import objective_curves
+from convdkm.report.record import Record, runs_in
 
 
 @pytest.fixture(scope="module")
@@ -70,4 +71,7 @@ def test_a_run_that_has_only_begun_is_compared_as_far_as_it_goes(digits_run, tmp
         (begun / name).unlink()
     page = Page(write_report([digits_run, begun], tmp_path / "report.html").read_text())
     assert "begun: Nothing of the machine itself" in page.text
+    costs = objective_curves([Record.read(digits_run), Record.read(begun)])
+    assert costs.x_label == "step"
+    assert costs.series[0].x[-1] == costs.series[1].x[-1] == len(Record.read(begun).steps)
     assert "calibration" in page.sections

@@ -157,3 +157,7 @@ def test_neighbours_are_averaged():
     assert x == y == [0.5, 2.5, 4.5, 6.5, 8.5]
     assert (low[0], high[0]) == (0, 1)
     assert thinned([], []) == ([], [], [], [])
+    assert thinned([1, 2], [3, 4]) == ([1, 2], [3, 4], [3, 4], [3, 4])
+    many = thinned(range(1001), range(1001), 100)[0]
+    assert len(many) == 100
+    assert many[-1] == 995.0  # no single step at the end

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from convdkm.report.charts import Series, line_chart
-from convdkm.report.curves import PARTS, epoch_curves, layer_curves, objective_curve
+from convdkm.report.curves import PARTS, epoch_curves, layer_curves, objective_curves
 from convdkm.report.findings import Findings
 from convdkm.report.heat import diagonal
 from convdkm.report.insight import short_names
@@ -117,14 +117,9 @@ def _settings(records: Sequence[Record]) -> Section:
 def _learning(records: Sequence[Record]) -> Section | None:
     parts = [part for part in PARTS if any(_has(record, f"{part}_accuracy") for record in records)]
     part = next((part for part in parts if part != "train"), "train")
-    charts = [
-        _overlaid(
-            "What a training image costs: minus the objective",
-            [objective_curve(record, record.name, k) for k, record in enumerate(records)],
-            "epoch" if all(record.epochs for record in records) else "step",
-            "nats per image",
-        )
-    ]
+    costs = objective_curves(records)
+    title = "What a training image costs: minus the objective"
+    charts = [_overlaid(title, costs.series, costs.x_label, costs.y_label)]
     for title, figure, label, error in (
         (f"Error, {part} images", "accuracy", "share that is wrong", True),
         (f"Log-likelihood, {part} images", "log_likelihood", "nats per image", False),
@@ -193,7 +188,7 @@ def _reliability(findings: Sequence[Findings], names: Sequence[str]) -> Section 
             continue
         bins = found.outcome.reliability
         filled = (bins.count >= 5).nonzero().flatten().tolist()
-        label = f"{name}: calibration error {short(found.outcome.metrics['ece'])}"
+        label = f"{name}: calibration error {figure_text('ece', found.outcome.metrics['ece'])}"
         series.append(
             Series(
                 label,

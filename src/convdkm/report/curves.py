@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from convdkm.report.charts import Series
 from convdkm.report.insight import short_names
@@ -59,9 +60,15 @@ def cost_curves(record: Record) -> Curves:
     return Curves(series, step_label(record), "nats per image", log, low)
 
 
-def objective_curve(record: Record, label: str, style: int) -> Series:
-    """Minus the objective, as one line."""
-    return _of_steps(record, "objective", label, style, -1.0)
+def objective_curves(records: Sequence[Record]) -> Curves:
+    """Minus the objective of several runs, over epochs; over steps where one has no whole epoch."""
+    noted = [record for record in records if record.steps]
+    by_epoch = all(record.steps_per_epoch is not None for record in noted)
+    series = [
+        _of_steps(record, "objective", record.name, style, -1.0, by_epoch=by_epoch)
+        for style, record in enumerate(records)
+    ]
+    return Curves(series, "epoch" if by_epoch else "step", "nats per image")
 
 
 def rate_curve(record: Record) -> Curves:
@@ -100,8 +107,10 @@ def step_label(record: Record) -> str:
     return "step" if record.steps_per_epoch is None else "epoch"
 
 
-def _of_steps(record: Record, name: str, label: str, style: int, sign: float) -> Series:
-    per_epoch = record.steps_per_epoch or 1.0
+def _of_steps(
+    record: Record, name: str, label: str, style: int, sign: float, *, by_epoch: bool = True
+) -> Series:
+    per_epoch = (record.steps_per_epoch if by_epoch else None) or 1.0
     rows = [row for row in record.steps if name in row]
     x, y, low, high = thinned(
         [row["step"] / per_epoch for row in rows], [sign * row[name] for row in rows]
@@ -113,8 +122,9 @@ def thinned(
     x: Sequence[float], y: Sequence[float], most: int = MOST_POINTS
 ) -> tuple[list[float], list[float], list[float], list[float]]:
     """At most ``most`` points: means of neighbours, with the least and the largest of them."""
-    size = max(-(-len(x) // most), 1)
-    parts = [slice(k, k + size) for k in range(0, len(x), size)]
+    count = min(most, len(x))
+    ends = [len(x) * k // count for k in range(count + 1)] if count else []
+    parts = [slice(*pair) for pair in pairwise(ends)]
     return (
         [sum(x[part]) / len(x[part]) for part in parts],
         [sum(y[part]) / len(y[part]) for part in parts],

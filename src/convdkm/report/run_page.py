@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from convdkm.report.brief import brief
@@ -20,8 +21,10 @@ from convdkm.report.record import Record
 from convdkm.report.scale import percent, short
 from convdkm.report.shown_layers import inside_section, layers_section, patches_section
 from convdkm.report.shown_predictions import (
+    ROWS,
     calibration_section,
     confusion_section,
+    figure_text,
     images_section,
     metrics_rows,
 )
@@ -79,9 +82,12 @@ def overview_section(found: Findings) -> Section:
 
     of_training = f"training {percent(figures['train_accuracy'])}" if record.metrics else ""
     tile("test accuracy", "test_accuracy", of_training, percent)
-    tile("test log-likelihood", "test_log_likelihood", "nats per image; 0 is perfect")
-    tile("calibration error", "test_ece", "0 is perfect")
-    tile("Brier score", "test_brier", "0 is perfect")
+    for kind, remark in (
+        ("log_likelihood", "nats per image; 0 is perfect"),
+        ("ece", "0 is perfect"),
+        ("brier", "0 is perfect"),
+    ):
+        tile(f"test {ROWS[kind]}", f"test_{kind}", remark, partial(figure_text, kind))
     tile("training time", "seconds", record.progress, format_duration)
     tile("parameters", "parameters", "", lambda value: f"{value:,.0f}")
     content: list[object] = [tiles(entries) if entries else None, brief(found)]

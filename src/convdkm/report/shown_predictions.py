@@ -10,7 +10,7 @@ from convdkm.report.markup import Markup, element, together
 from convdkm.report.outcome import Outcome
 from convdkm.report.page import Section, columns, table
 from convdkm.report.pictures import VIRIDIS, image_picture, matrix_picture
-from convdkm.report.scale import percent, short
+from convdkm.report.scale import percent
 
 MOST_NAMED = 20
 """Classes up to which the confusion matrix has names and numbers."""
@@ -30,7 +30,9 @@ ROWS = {
 
 def figure_text(name: str, value: float | None) -> str:
     """A figure as it is written in tables."""
-    return percent(value) if name == "accuracy" else short(value)
+    if name == "accuracy" or value is None:
+        return percent(value)
+    return f"{value:.4f}".replace("-", "−")
 
 
 def metrics_rows(figures: dict[str, float], parts: list[str]) -> list[list[str]]:
@@ -53,7 +55,7 @@ def calibration_section(outcome: Outcome, figures: dict[str, float]) -> Section:
         "Is it right as often as it says? On the dashed line, yes; below it the machine is too"
         " sure, above it too modest. The expected calibration error, the mean distance from that"
         " line, is ",
-        element("b", short(error)),
+        element("b", figure_text("ece", error)),
         f"; on average the machine is {percent(abs(gap))} {way} confident than it is right.",
     )
     return Section(
