@@ -14,6 +14,8 @@ from convdkm.training.metrics import Reliability
 WIDTH, LETTER = 420.0, 7.0
 MOST_LETTERS = 22
 """Of a name that is written out."""
+CLOSE = 17.0
+"""Height of a row below which its name is written smaller."""
 DARK_FROM = 0.65
 """Share of the full colour from which the text on it is light."""
 
@@ -45,7 +47,8 @@ def heat_map(
     top = 20.0 if labels[1] else 4.0
     left = edge + (16 if labels[0] else 0)
     size = (WIDTH - left - 4) / len(names)
-    upright = longest * LETTER > size
+    turned = longest * LETTER > size
+    angle = 90 if size < CLOSE else 45
     cells = []
     for i in range(len(names)):
         for j in range(len(names)):
@@ -74,17 +77,28 @@ def heat_map(
                 ),
             ]
     bottom = top + len(names) * size
+    small = f"font-size:{0.86 * size:.1f}px" if size < CLOSE else None
     rows = [
-        element("text", name, x=left - 6, y=top + (i + 0.5) * size + 4, text_anchor="end")
+        element(
+            "text", name, x=left - 6, y=top + (i + 0.5) * size + 4, text_anchor="end", style=small
+        )
         for i, name in enumerate(names)
     ]
     columns = []
     for j, name in enumerate(names):
         x = left + (j + 0.5) * size
-        turn = f"rotate(-45 {x:.1f} {bottom + 12:.1f})" if upright else None
-        anchor = "end" if upright else "middle"
+        turn = f"rotate(-{angle} {x:.1f} {bottom + 10:.1f})" if turned else None
+        anchor = "end" if turned else "middle"
         columns.append(
-            element("text", name, x=x, y=bottom + 14, text_anchor=anchor, transform=turn)
+            element(
+                "text",
+                name,
+                x=x,
+                y=bottom + 14,
+                text_anchor=anchor,
+                transform=turn,
+                style=small,
+            )
         )
     outside = [
         element("text", labels[1], x=(left + WIDTH) / 2, y=12, text_anchor="middle"),
@@ -95,7 +109,7 @@ def heat_map(
             text_anchor="middle",
         ),
     ]
-    height = bottom + (edge * 0.72 + 12 if upright else 22)
+    height = bottom + (edge * (0.72 if angle == 45 else 0.9) + 12 if turned else 22)
     svg = drawing(title, WIDTH, height, cells, rows, columns, outside if any(labels) else None)
     return figure(title, svg, css="chart square")
 

@@ -21,6 +21,8 @@ from convdkm.report.scale import percent, short
 from convdkm.report.similarity import cluster_order, correlation
 
 MOST_PATCHES = 256
+ROUNDING = 1e-6
+"""A difference of correlations that is none."""
 MOST_EIGENVALUES = 128
 """Of a spectrum; of a larger one every second, third, … is drawn."""
 MOST_ENTRIES = 1_000_000
@@ -169,7 +171,8 @@ def _card(name: str, layer: LayerInsight) -> Markup:
     gram = correlation(layer.gram)[order][:, order]
     low = min(float(kernel.min()), float(gram.min()), 0.0)
     change = gram - kernel
-    reach = float(torch.quantile(change.abs().flatten()[:MOST_ENTRIES], 0.98)) or 1.0
+    reach = float(torch.quantile(change.abs().flatten()[:MOST_ENTRIES], 0.98))
+    reach = reach if reach > ROUNDING else 1.0
     matrices = [
         _matrix(f"{name}: {what}", what, matrix, bounds, stops)
         for what, matrix, bounds, stops in (
