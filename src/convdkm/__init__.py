@@ -204,7 +204,16 @@ _MODULES = {
         "RealPrediction",
     ),
 }
-_SUBMODULES = ("data", "estimators", "exact", "kernels", "layers", "testing", "training")
+_SUBMODULES = (
+    "data",
+    "estimators",
+    "exact",
+    "kernels",
+    "layers",
+    "report",
+    "testing",
+    "training",
+)
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 

@@ -17,6 +17,7 @@ PAGES = [
     ["evaluate"],
     ["predict"],
     ["show"],
+    ["report"],
     ["presets"],
     ["bench"],
     ["data"],
@@ -33,7 +34,7 @@ def test_a_page_fits_into_80_columns_and_says_what_everything_is(page):
     assert text.startswith(f"Usage: {' '.join(['convdkm', *page])} ")
     assert "…" not in text.replace(",…", "").replace("COMMAND …", "").replace("mps, …", "").replace(
         "NAME…", ""
-    ).replace("FOLDER…", ""), "something was cut off"
+    ).replace("FOLDER…", "").replace("RUN…", ""), "something was cut off"
     for sign in ("[[", "{", "<bool>", "[dim]", "[required]"):
         assert sign not in text
 

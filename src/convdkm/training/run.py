@@ -172,6 +172,23 @@ class Run:
             for name, value in self.evaluate(images, labels).items()
         }
 
+    def report(
+        self, output: str | Path | None = None, *, data: Dataset | None = None, images: int = 16
+    ) -> Path:
+        """Write a page about the run: one HTML file; see ``convdkm report``.
+
+        Args:
+            output: the file; ``report.html`` in the run's folder by default.
+            data: its images, where the settings do not name them; loaded by default.
+            images: how many images of each kind to show.
+
+        Returns:
+            The file.
+        """
+        from convdkm.report.write import report_run
+
+        return report_run(self, output, data, images)
+
 
 def read_config(folder: Path) -> RunConfig:
     """The configuration of the run in ``folder``."""

@@ -1,0 +1,367 @@
+r"""What a machine has learned, layer by layer: kernels, learned Grams, divergences, ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from convdkm.layers.base import Layer, Plan
+from convdkm.layers.compose import Sequential, Skip
+from convdkm.layers.gram_layer import GramLayer
+from convdkm.model import DeepKernelMachine, in_mode
+from convdkm.report.similarity import FEWEST, cka, class_kernel, cluster_order
+
+Blocks = tuple[Tensor, Tensor]
+Visit = Callable[["_Leaf", Blocks, Blocks], None]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInsight:
+    r"""One Gram layer: the kernel that comes in, the Gram that was learned, and what it cost.
+
+    Attributes:
+        name: as in ``model.named_modules()``.
+        kernel: :math:`K_{ii}`, float64.
+        gram: :math:`G_{ii}`, float64.
+        nu: ν, the weight of the divergence.
+        kl: :math:`D_{KL}(N(0,G_{ii})\|N(0,K_{ii}))` in nats; 0 where ν is infinite and G = K.
+        stretches: eigenvalues of :math:`K_{ii}^{-1}G_{ii}`, largest first: how much every
+            direction of the kernel was stretched.
+        explained: share of the variance of data that the inducing points explain,
+            :math:`1 - (k_{tt} - K_{ti}K_{ii}^{-1}K_{it})/k_{tt}`, the mean over places of images;
+            None without images.
+        kernel_alignment, gram_alignment: CKA of the kernel and of the learned Gram with the
+            classes; None without labelled images.
+    """
+
+    name: str
+    kernel: Tensor
+    gram: Tensor
+    nu: float
+    kl: float
+    stretches: Tensor
+    explained: float | None = None
+    kernel_alignment: float | None = None
+    gram_alignment: float | None = None
+
+    @property
+    def num_inducing(self) -> int:
+        """:math:`P_i`."""
+        return len(self.gram)
+
+    @cached_property
+    def kernel_spectrum(self) -> Tensor:
+        """Eigenvalues of K_ii, largest first."""
+        return _spectrum(self.kernel)
+
+    @cached_property
+    def gram_spectrum(self) -> Tensor:
+        """Eigenvalues of G_ii, largest first."""
+        return _spectrum(self.gram)
+
+    @property
+    def kernel_rank(self) -> float:
+        """Effective rank of K_ii."""
+        return effective_rank(self.kernel_spectrum)
+
+    @property
+    def gram_rank(self) -> float:
+        """Effective rank of G_ii."""
+        return effective_rank(self.gram_spectrum)
+
+    @property
+    def scale(self) -> float:
+        """Mean variance under G_ii over mean variance under K_ii."""
+        return float(self.gram.diagonal().mean() / self.kernel.diagonal().mean())
+
+    @property
+    def scale_kl(self) -> float:
+        r"""The part of the KL that a change of overall scale costs.
+
+        With :math:`t = \mathrm{tr}\,K_{ii}^{-1}G_{ii}`, the KL is
+        :math:`\tfrac12(t - P_i - P_i\log\tfrac{t}{P_i})` for the scale plus
+        :math:`\tfrac12(P_i\log\tfrac{t}{P_i} - \log|K_{ii}^{-1}G_{ii}|)` for the shape, both not
+        negative; the second is the KL of :math:`\tfrac{P_i}{t}G_{ii}`, the closest multiple.
+        """
+        mean = self.stretches.mean()
+        return min(float(0.5 * self.num_inducing * (mean - 1 - mean.log())), self.kl)
+
+    @property
+    def shape_kl(self) -> float:
+        """The rest of the KL: what the change of shape costs."""
+        return max(self.kl - self.scale_kl, 0.0)
+
+    @cached_property
+    def order(self) -> list[int]:
+        """Inducing points in an order that shows their clusters under G_ii."""
+        return cluster_order(self.gram)
+
+
+@dataclass(frozen=True, eq=False)
+class Insight:
+    r"""A machine looked into.
+
+    Attributes:
+        layers: its Gram layers, in the order of the data.
+        head_kl: divergence of the head, as it enters the objective.
+        num_images: images that the figures of data come from.
+        names: what is compared in ``similarity``: the input, every Gram layer, the top, the
+            classes.
+        similarity: CKA between them; None without images.
+        unseen: Gram layers inside layers of the user's own, which are not looked into.
+    """
+
+    layers: list[LayerInsight]
+    head_kl: float
+    num_images: int = 0
+    names: list[str] = field(default_factory=list)
+    similarity: Tensor | None = None
+    unseen: tuple[str, ...] = ()
+
+
+@torch.no_grad()
+def look_into(
+    model: DeepKernelMachine,
+    images: Tensor | None = None,
+    labels: Tensor | None = None,
+    *,
+    batch_size: int = 32,
+) -> Insight:
+    r"""Look into a machine, layer by layer.
+
+    The similarity of layers is that of images under their Grams, averaged over places: with
+    :math:`G_{ii} = FF^T`, image p has the features
+    :math:`\bar u_p = \tfrac1S\sum_s F^{-1}G_{i,ps}`, two images the kernel
+    :math:`\bar u_p\cdot\bar u_q`, and two layers the CKA of their kernels.
+
+    Args:
+        model: the machine, trained or initialised.
+        images: some (whitened) images or vectors, a few hundred; without them there are only the
+            figures that need no data.
+        labels: their classes.
+        batch_size: images at a time.
+    """
+    with in_mode(model, training=False):
+        plan = model.plan()
+        head_kl = plan.head_kl.expand(model.head.num_outputs)
+        paid = float(head_kl.sum() if model.head_kl == "sum" else head_kl.mean())
+        root = _planned("body", model.body, model.input.inducing_block())
+        leaves = [leaf for leaf in root.leaves() if isinstance(leaf.layer, GramLayer)]
+        probes = [_Probe(leaf) for leaf in leaves]
+        seen = {leaf.name for leaf in leaves}
+        unseen = tuple(name for name in plan.kl if name not in seen)
+        if images is None or not len(images):
+            return Insight([probe.insight(None) for probe in probes], paid, unseen=unseen)
+        first, last = _Features(model.input.inducing_block()), _Features(root.ii)
+        by_leaf = {id(probe.leaf): probe for probe in probes}
+
+        def visit(leaf: _Leaf, incoming: Blocks, outgoing: Blocks) -> None:
+            if id(leaf) in by_leaf:
+                by_leaf[id(leaf)].see(incoming, outgoing)
+
+        for part in images.split(batch_size):
+            blocks = model.input.data(part.to(model.device, model.dtype))
+            first.add(blocks[0])
+            last.add(root.data(blocks, visit)[0])
+    classes = None if labels is None else class_kernel(labels.to(model.device))
+    if len(images) < FEWEST:
+        return Insight([p.insight(None) for p in probes], paid, len(images), unseen=unseen)
+    kernels = {"input": first.kernel()}
+    kernels |= {probe.leaf.name: probe.after.kernel() for probe in probes}
+    kernels["top"] = last.kernel()
+    if classes is not None:
+        kernels["classes"] = classes
+    return Insight(
+        [probe.insight(classes) for probe in probes],
+        paid,
+        len(images),
+        list(kernels),
+        _similarities(list(kernels.values())),
+        unseen,
+    )
+
+
+def effective_rank(spectrum: Tensor) -> float:
+    r"""How many directions a matrix uses: :math:`\exp(-\sum_j p_j\log p_j)`.
+
+    :math:`p_j` are its eigenvalues over their sum. It is P for a multiple of the identity, and 1
+    for a matrix of rank one.
+    """
+    shares = spectrum.clamp(min=0)
+    shares = shares / shares.sum()
+    return float(torch.special.entr(shares).sum().exp())
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Names of layers without the parts that they all have, as long as they stay different.
+
+    >>> short_names(["body.stem.gram", "body.stage1.block1.body.first.gram"])
+    ['stem', 'stage1.block1.first']
+    """
+    short = []
+    for name in names:
+        parts = [part for part in name.split(".") if part != "body"]
+        short.append(".".join(parts[:-1] if parts[-1:] == ["gram"] and parts[1:] else parts))
+    return short if all(short) and len(set(short)) == len(short) else list(names)
+
+
+# -- the walk through a machine --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Node:
+    """A part of the machine whose inducing chain is worked out."""
+
+    ii: Tensor
+
+    def leaves(self) -> list[_Leaf]:
+        raise NotImplementedError
+
+    def data(self, blocks: Blocks, visit: Visit) -> Blocks:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class _Leaf(_Node):
+    name: str
+    layer: Layer
+    incoming: Tensor
+    plan: Plan
+
+    def leaves(self) -> list[_Leaf]:
+        return [self]
+
+    def data(self, blocks: Blocks, visit: Visit) -> Blocks:
+        outgoing = self.plan.data(*blocks)
+        visit(self, blocks, outgoing)
+        return outgoing
+
+
+@dataclass(frozen=True, eq=False)
+class _Line(_Node):
+    parts: list[_Node]
+
+    def leaves(self) -> list[_Leaf]:
+        return [leaf for part in self.parts for leaf in part.leaves()]
+
+    def data(self, blocks: Blocks, visit: Visit) -> Blocks:
+        for part in self.parts:
+            blocks = part.data(blocks, visit)
+        return blocks
+
+
+@dataclass(frozen=True, eq=False)
+class _Fork(_Node):
+    body: _Node
+    shortcut: _Node | None
+    weight: float
+
+    def leaves(self) -> list[_Leaf]:
+        return self.body.leaves() + ([] if self.shortcut is None else self.shortcut.leaves())
+
+    def data(self, blocks: Blocks, visit: Visit) -> Blocks:
+        body = self.body.data(blocks, visit)
+        short = blocks if self.shortcut is None else self.shortcut.data(blocks, visit)
+        it, tt = (torch.lerp(s, b, self.weight) for s, b in zip(short, body, strict=True))
+        return it, tt
+
+
+def _planned(name: str, layer: Layer, ii: Tensor) -> _Node:
+    if isinstance(layer, Sequential):
+        incoming, parts = ii, []
+        for child, inner in layer.named_layers():
+            parts.append(_planned(f"{name}.{child}", inner, incoming))
+            incoming = parts[-1].ii
+        return _Line(incoming, parts)
+    if isinstance(layer, Skip):
+        body = _planned(f"{name}.body", layer.body, ii)
+        short = layer.shortcut
+        other = None if short is None else _planned(f"{name}.shortcut", short, ii)
+        weight = float(layer.weight)
+        passed = ii if other is None else other.ii
+        return _Fork(torch.lerp(passed, body.ii, weight), body, other, weight)
+    plan = layer.plan(ii)
+    return _Leaf(plan.ii, name, layer, ii, plan)
+
+
+class _Features:
+    """Features of images under a Gram, averaged over places."""
+
+    def __init__(self, ii: Tensor) -> None:
+        self.whitening = _whitening(ii)
+        self.parts: list[Tensor] = []
+
+    def add(self, it: Tensor) -> None:
+        pooled = it.double().flatten(2).mean(2) if it.ndim > 2 else it.double()
+        self.parts.append(pooled @ self.whitening.T)
+
+    def kernel(self) -> Tensor:
+        """The kernel between the images seen."""
+        features = torch.cat(self.parts)
+        return features @ features.T
+
+
+class _Probe:
+    """Gathers what is to be said of one Gram layer."""
+
+    def __init__(self, leaf: _Leaf) -> None:
+        self.leaf = leaf
+        self.before, self.after = _Features(leaf.incoming), _Features(leaf.ii)
+        self.share, self.places = 0.0, 0
+
+    def see(self, incoming: Blocks, outgoing: Blocks) -> None:
+        it, tt = incoming
+        self.before.add(it)
+        self.after.add(outgoing[0])
+        white = torch.einsum("ij,nj...->ni...", self.before.whitening, it.double())
+        present = tt > 0
+        shares = (white.square().sum(1)[present] / tt.double()[present]).clamp(max=1)
+        self.share += float(shares.sum())
+        self.places += len(shares)
+
+    def insight(self, classes: Tensor | None) -> LayerInsight:
+        leaf = self.leaf
+        assert isinstance(leaf.layer, GramLayer)
+        inside = self.before.whitening @ leaf.ii @ self.before.whitening.T
+
+        def aligned(features: _Features) -> float | None:
+            return None if classes is None else cka(features.kernel(), classes)
+
+        return LayerInsight(
+            leaf.name,
+            leaf.incoming.cpu(),
+            leaf.ii.cpu(),
+            leaf.layer.nu,
+            sum(float(term.value) for term in leaf.plan.kl.values()),
+            _spectrum(inside).cpu(),
+            self.share / self.places if self.places else None,
+            aligned(self.before),
+            aligned(self.after),
+        )
+
+
+def _similarities(kernels: list[Tensor]) -> Tensor:
+    size = len(kernels)
+    matrix = torch.eye(size, dtype=torch.float64)
+    for i in range(size):
+        for j in range(i):
+            matrix[i, j] = matrix[j, i] = cka(kernels[i], kernels[j])
+    return matrix
+
+
+def _spectrum(matrix: Tensor) -> Tensor:
+    return torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0)
+
+
+def _whitening(matrix: Tensor) -> Tensor:
+    """W with WᵀW = matrix⁻¹; directions that rounding alone has made are left out."""
+    values, vectors = torch.linalg.eigh(matrix)
+    floor = values[-1].clamp(min=0) * len(values) * torch.finfo(values.dtype).eps
+    inverse = torch.where(
+        values > floor, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values)
+    )
+    return inverse[:, None] * vectors.T

@@ -1,0 +1,118 @@
+"""From runs to a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from convdkm.data import Dataset
+from convdkm.errors import InvalidInputError
+from convdkm.files import write_text
+from convdkm.report.compare_page import compare_page
+from convdkm.report.findings import Load, Tell, examine, gather, no_images, of_settings
+from convdkm.report.page import GENERATOR
+from convdkm.report.record import runs_in
+from convdkm.report.run_page import run_page
+from convdkm.training.checkpoint import Which
+from convdkm.training.run import Run
+
+PAGE = "report.html"
+IMAGES = 16
+"""Images of each kind that a page shows."""
+
+
+def write_report(
+    paths: Sequence[str | Path],
+    output: str | Path | None = None,
+    *,
+    checkpoint: Which = "last",
+    images: int = IMAGES,
+    data: bool = True,
+    data_dir: str | None = None,
+    device: str | None = None,
+    force: bool = False,
+    tell: Tell = lambda _: None,
+) -> Path:
+    """Write the page of a run, or one that compares several.
+
+    Args:
+        paths: folders of runs, or a folder that holds some.
+        output: the file; by default ``report.html`` in the run's folder, or in the current one
+            where there are several runs.
+        checkpoint: which one to show.
+        images: how many images of each kind to show.
+        data: predict the test images; without, the page shows what needs no images.
+        data_dir: where data sets are.
+        device: where to compute.
+        force: replace a file that is no such page.
+        tell: is told what is being done.
+
+    Returns:
+        The file.
+    """
+    if not isinstance(images, int) or images < 0:
+        raise InvalidInputError(f"images must not be negative, got {images!r}")
+    folders = runs_in([Path(path) for path in paths])
+    if not folders:
+        raise InvalidInputError("there is no run to report on")
+    alone = len(folders) == 1
+    file = Path(output) if output is not None else (folders[0] if alone else Path()) / PAGE
+    require_free(file, force=force)
+    load = no_images if not data else _cached(data_dir)
+    findings = []
+    for folder in folders:
+        say = tell if alone else _after(folder, tell)
+        findings.append(
+            gather(folder, checkpoint=checkpoint, device=device, load=load, deep=alone, tell=say)
+        )
+    text = run_page(findings[0], images) if alone else compare_page(findings, file)
+    write_text(file, text)
+    return file
+
+
+def report_run(run: Run, output: str | Path | None, data: Dataset | None, images: int) -> Path:
+    """Write the page of a run that is open; see :meth:`convdkm.Run.report`."""
+    if output is None and run.folder is None:
+        raise InvalidInputError(
+            "this run is in memory only, so its page needs a file: run.report('report.html')"
+        )
+    file = Path(output) if output is not None else Path(run.folder or "") / PAGE
+    require_free(file, force=False)
+    found = examine(run, load=of_settings if data is None else lambda _: data)
+    if not found.record.has_curves:
+        found.missing.append("No learning curves: the run is kept in memory, and has no record.")
+    write_text(file, run_page(found, images))
+    return file
+
+
+def require_free(file: Path, *, force: bool) -> None:
+    """Raise if writing would destroy something that is not a page of this kind."""
+    if file.is_dir():
+        raise InvalidInputError(f"{file} is a folder; name a file in it, such as {file / PAGE}")
+    if force or not file.exists():
+        return
+    with file.open("rb") as opened:
+        start = opened.read(400)
+    if start and GENERATOR.encode() not in start:
+        raise InvalidInputError(
+            f"{file} is there already, and is not a page of convdkm report; --force replaces it"
+        )
+
+
+def _cached(data_dir: str | None) -> Load:
+    """Loads a data set once for all runs that were made on it in the same way."""
+    loaded: dict[str, Dataset] = {}
+
+    def load(run: Run) -> Dataset:
+        config = run.config if data_dir is None else run.config.updated({"data_dir": data_dir})
+        key = config.data.model_dump_json()
+        if key not in loaded:
+            loaded.clear()
+            loaded[key] = of_settings(run, config)
+        return loaded[key]
+
+    return load
+
+
+def _after(folder: Path, tell: Callable[[str], None]) -> Tell:
+    return lambda text: tell(f"{folder}: {text}")
