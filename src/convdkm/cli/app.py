@@ -10,6 +10,8 @@ import typer
 
 from convdkm.cli.arguments import CheckpointName, DataDir, Device, Quiet, RunFolder
 from convdkm.cli.help import Command, Group
+from convdkm.cli.sweep import sweep
+from convdkm.cli.tables import tables
 
 
 def _version(wanted: bool) -> None:
@@ -364,7 +366,7 @@ def build_app(*, options: bool = True) -> typer.Typer:
     app = _typer()
     app.callback(cls=Group, invoke_without_command=True)(root)
     app.command(cls=Command)(with_options(train) if options else without_options(train))
-    for command in (resume, evaluate, predict, export, show, presets, bench):
+    for command in (resume, evaluate, predict, export, show, presets, bench, sweep, tables):
         app.command(cls=Command)(command)
     sets = _typer()
     sets.callback(cls=Group, invoke_without_command=True)(data)
