@@ -24,9 +24,7 @@ def sweep(
     *,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FOLDER", help="folder of the sweep (sweeps/TABLE)"
-        ),
+        typer.Option("--output", "-o", metavar="FOLDER", help="folder of the sweep (sweeps/TABLE)"),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="show the plan and the time it takes, and stop there")
@@ -88,9 +86,7 @@ def sweep(
     ] = None,
     launcher: Annotated[
         str,
-        typer.Option(
-            metavar="NAME", help="local, ray or slurm (local)", rich_help_panel=_LAUNCH
-        ),
+        typer.Option(metavar="NAME", help="local, ray or slurm (local)", rich_help_panel=_LAUNCH),
     ] = "local",
     jobs: Annotated[
         int | None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from convdkm.experiments.specification import Category, categories_of, chosen_ro
 from convdkm.experiments.sweeping import Progress, sweep
 from convdkm.presets import preset as preset_of
 from convdkm.training.view import format_duration
+
+Say = Callable[[str], None]
 
 STOPPING = "Stopping; runs under way save their state. Ctrl-C again stops at once."
 
@@ -103,18 +105,18 @@ def run_sweep(
         if dry_run:
             progress = Progress.of(folder, runs)
             engine = make_launcher(resources=given, folder=Path(".convdkm-trial"), **launcher)
-            _announce(request, chosen, scale, progress, runs, say)
+            _announce(request, chosen, scale, progress, count=len(runs), say=say)
             if trial:
-                _foresee(progress, folder, engine, where, interrupt, say)
+                _foresee(progress, folder, engine, where=where, stop=interrupt, say=say)
             return
         with folder.locked():
             progress = Progress.of(folder, runs)
             engine = make_launcher(resources=given, folder=folder.path / "jobs", **launcher)
             folder.add(request.table, chosen, scale)
-            _announce(request, chosen, scale, progress, runs, say)
+            _announce(request, chosen, scale, progress, count=len(runs), say=say)
             expected = Estimate({})
             if trial and progress.remaining:
-                expected = _foresee(progress, folder, engine, where, interrupt, say)
+                expected = _foresee(progress, folder, engine, where=where, stop=interrupt, say=say)
             report = _Report(progress, len(runs), expected, engine, say)
             if not interrupt.asked:
                 for run, outcome in sweep(folder, progress.remaining, engine, where, interrupt):
@@ -141,20 +143,21 @@ def _announce(
     chosen: Selection,
     scale: Scale,
     progress: Progress,
-    runs: Sequence[PlannedRun],
-    say: Any,
+    *,
+    count: int,
+    say: Say,
 ) -> None:
     """How many runs, at what scale, and how many of them are done."""
-    count = sum(map(len, chosen.rows.values()))
+    rows = sum(map(len, chosen.rows.values()))
     sets = len(chosen.datasets)
     parts = [
-        f"{count} setting{'s' * (count != 1)}",
+        f"{rows} setting{'s' * (rows != 1)}",
         f"{sets} data set{'s' * (sets != 1)}",
         f"{chosen.seeds} seed{'s' * (chosen.seeds != 1)}",
     ]
-    shared = count * sets * chosen.seeds - len(runs)
+    shared = rows * sets * chosen.seeds - count
     note = f" ({shared} shared between categories)" if shared else ""
-    say(f"Table {request.table}: {' × '.join(parts)}, {len(runs)} runs{note}")
+    say(f"Table {request.table}: {' × '.join(parts)}, {count} runs{note}")
     tables = request.categories()
     notes = scale_notes(tables, scale, {"seeds": chosen.seeds, "datasets": chosen.datasets})
     say(f"Not at the scale of the paper: {'; '.join(notes)}" if notes else "As in the paper")
@@ -167,15 +170,18 @@ def _foresee(
     progress: Progress,
     folder: SweepFolder,
     engine: Launcher,
+    *,
     where: dict[str, Any],
     stop: Interrupt,
-    say: Any,
+    say: Say,
 ) -> Estimate:
     """Say how long it will take."""
     if not progress.remaining:
         say("Nothing is left to do")
         return Estimate({})
-    expected = estimate(progress.remaining, progress.finished, folder, engine, where, stop)
+    expected = estimate(
+        progress.remaining, progress.finished, folder, engine, where=where, stop=stop
+    )
     if expected.problem:
         warn(f"a trial failed: {expected.problem}")
     left = expected.remaining(progress.remaining, engine.at_once)
@@ -190,7 +196,7 @@ class _Report:
     """Says how every run ended, and how long the rest will take."""
 
     def __init__(
-        self, progress: Progress, total: int, expected: Estimate, engine: Launcher, say: Any
+        self, progress: Progress, total: int, expected: Estimate, engine: Launcher, say: Say
     ) -> None:
         self.left = {run.place: run for run in progress.remaining}
         self.done, self.total = len(progress.finished), total

@@ -20,7 +20,10 @@ def tables(
     format: Annotated[
         str,
         typer.Option(
-            "--format", "-f", metavar="NAME", help="to print: markdown, latex, csv or none (markdown)"
+            "--format",
+            "-f",
+            metavar="NAME",
+            help="to print: markdown, latex, csv or none (markdown)",
         ),
     ] = "markdown",
     curves: Annotated[
@@ -33,9 +36,7 @@ def tables(
     ] = None,
     figures: Annotated[
         bool,
-        typer.Option(
-            "--figures/--no-figures", help="draw figures (where matplotlib is installed)"
-        ),
+        typer.Option("--figures/--no-figures", help="draw figures (where matplotlib is installed)"),
     ] = True,
 ) -> None:
     """Show the tables of a sweep beside the published.

@@ -39,6 +39,7 @@ def estimate(
     finished: Sequence[PlannedRun],
     folder: SweepFolder,
     launcher: Launcher,
+    *,
     where: dict[str, Any],
     stop: Stop,
 ) -> Estimate:

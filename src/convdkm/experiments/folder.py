@@ -43,7 +43,7 @@ class Status:
     """How far a run has come.
 
     Attributes:
-        state: ``finished``, ``failed``, ``begun``, ``missing``, or ``other``: the folder holds a run
+        state: ``finished``, ``failed``, ``begun``, ``missing``, or ``other``: in its place is a run
             with other settings.
         metrics: of a finished run.
         detail: the error of a failed one, or where another differs.

@@ -184,7 +184,7 @@ def scale_notes(tables: Sequence[Category], scale: Scale, chosen: Mapping[str, A
     base = tables[0].base
     small = scale.preset in OWN_SIZE
     if scale.preset not in (None, base.preset):
-        own = "; size and recipe are the preset's own" if small else ""
+        own = ", with a size and recipe of its own" if small else ""
         notes.append(f"preset {scale.preset} in place of {base.preset}{own}")
     if scale.epochs is not None and scale.epochs != base.size["epochs"]:
         notes.append(f"{scale.epochs} epochs in place of {base.size['epochs']}")
@@ -195,7 +195,8 @@ def scale_notes(tables: Sequence[Category], scale: Scale, chosen: Mapping[str, A
             f"inducing points {_words(scale.inducing)} in place of {_words(base.size['inducing'])}"
         )
     if chosen["seeds"] != base.seeds:
-        notes.append(f"seeds: {chosen['seeds']} in place of {base.seeds}")
+        count = chosen["seeds"]
+        notes.append(f"{count} seed{'s' * (count != 1)} in place of {base.seeds}")
     other = [_name(each) for each in chosen["datasets"] if each not in tables[0].datasets]
     if other:
         notes.append(f"data that the paper's table does not have: {', '.join(other)}")

@@ -108,6 +108,7 @@ class Results:
         self.folder = SweepFolder(path)
         self.record: Record = self.folder.read()
         self._status: dict[str, Status] = {}
+        self._runs: dict[tuple[str, str, str], list[PlannedRun]] = {}
 
     def status(self, run: PlannedRun) -> Status:
         """How far a run has come."""
@@ -131,7 +132,11 @@ class Results:
         chosen = self._chosen(table.name)
         if row.name not in chosen.rows.get(table.name, ()) or dataset not in chosen.datasets:
             return []
-        return planned_cell(table, row, dataset, chosen.seeds, self.record.scale)
+        key = (table.name, row.name, dataset)
+        if key not in self._runs:
+            scale = self.record.scale
+            self._runs[key] = planned_cell(table, row, dataset, chosen.seeds, scale)
+        return self._runs[key]
 
     def _chosen(self, part: str) -> Selection:
         """What of a category is planned, by whichever tables ask for it."""
@@ -148,7 +153,9 @@ class Results:
         table = collection(name)
         parts = [category(part) for part in table.categories]
         blocks = [self._block(part, table.metric, chosen.datasets, part.title) for part in parts]
-        return self._result(name, table.title, "Setting", chosen, blocks, METRICS[table.metric])
+        return self._result(
+            name, table.title, "Setting", chosen, blocks, metric=METRICS[table.metric]
+        )
 
     def _category(self, name: str, chosen: Selection) -> TableResult:
         part = category(name)
@@ -164,6 +171,7 @@ class Results:
         heading: str,
         chosen: Selection,
         blocks: Sequence[Block],
+        *,
         metric: str = "",
     ) -> TableResult:
         parts = list(dict.fromkeys(block.category.name for block in blocks))
@@ -182,9 +190,7 @@ class Results:
             (*notes, *self._holes(tables, chosen)),
         )
 
-    def _block(
-        self, table: Category, metric: str, datasets: Sequence[str], title: str
-    ) -> Block:
+    def _block(self, table: Category, metric: str, datasets: Sequence[str], title: str) -> Block:
         lines = []
         for row in table.rows:
             cells = tuple(self._cell(table, metric, row, dataset) for dataset in datasets)
@@ -259,12 +265,19 @@ def _difference(ours: Summary | None, published: Published | None) -> Difference
     return "above" if ours.mean > published.mean else "below"
 
 
+def _counted(line: Line, column: int) -> Summary | None:
+    cell = line.cells[column]
+    if line.row.options is None and cell.published is not None:
+        return Summary.of_published(cell.published)
+    return cell.ours
+
+
 def _make_bold(lines: list[Line], column: int) -> None:
-    """Mark what is similar to the best of a column."""
-    summaries = {line.row.name: line.cells[column].ours for line in lines}
+    """Mark what is similar to the best of a column; the methods of others count as published."""
+    summaries = {line.row.name: _counted(line, column) for line in lines}
     best = similar_to_best({name: each for name, each in summaries.items() if each is not None})
     for index, line in enumerate(lines):
-        if line.row.name in best:
+        if line.row.name in best and line.row.options is not None:
             cells = list(line.cells)
             cells[column] = replace(cells[column], bold=True)
             lines[index] = replace(line, cells=tuple(cells))

@@ -24,7 +24,8 @@ class Progress:
     @classmethod
     def of(cls, folder: SweepFolder, runs: Sequence[PlannedRun]) -> Progress:
         """Look at every run; an error if one was made with other settings."""
-        finished, remaining, begun = [], [], 0
+        finished, remaining = list[PlannedRun](), list[PlannedRun]()
+        begun = 0
         for run in runs:
             status = folder.status(run)
             if status.state == "other":

@@ -43,7 +43,7 @@ class RunTask:
             return done
         config = RunConfig.of(self.config, self.name)
         _keep_memory(config.training.device)
-        place = {"data_dir": config.data.data_dir, "device": config.training.device}
+        place: dict[str, Any] = {"data_dir": config.data.data_dir, "device": config.training.device}
         if any((folder / "checkpoints").glob("*.safetensors")):
             try:
                 return resume(folder, stop=asked_to_stop, **place).metrics or None

@@ -47,9 +47,7 @@ def _grid(table: TableResult, block: Block) -> str:
         "-" * width if index < left else "-" * (width - 1) + ":"
         for index, width in enumerate(widths)
     ]
-    return "\n".join(
-        _join(cells, widths, left) for cells in (head, rule, *rows)
-    )
+    return "\n".join(_join(cells, widths, left) for cells in (head, rule, *rows))
 
 
 def _join(cells: Sequence[str], widths: Sequence[int], left: int) -> str:

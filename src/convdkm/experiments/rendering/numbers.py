@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from convdkm.experiments.results import Cell
 from convdkm.experiments.specification import Published
 from convdkm.experiments.statistics import Summary
@@ -15,7 +17,9 @@ def decimals(metric: str) -> int:
 
 
 def with_error(value: Summary | Published, digits: int, sign: str) -> str:
-    """Mean ± standard error; the mean alone where there is no error."""
+    """Mean ± standard error; the mean alone where there is no error; the published as printed."""
+    if isinstance(value, Published):
+        digits = round(-math.log10(value.unit))
     mean = f"{value.mean:.{digits}f}"
     return mean if value.error is None else f"{mean} {sign} {value.error:.{digits}f}"
 
