@@ -52,12 +52,12 @@ class Fake:
 
 @dataclass(frozen=True)
 class KilledOnce(RunTask):
-    """A run whose process is killed after its first epoch, the first time."""
+    """A run whose process is killed after its first epoch, the first time, if it is Gaussian."""
 
     def __call__(self):
         folder = Path(self.folder)
         marker = folder.with_name(f"{folder.name}.killed")
-        if not marker.exists():
+        if self.config["model"]["likelihood"] == "gaussian" and not marker.exists():
             threading.Thread(target=self._kill, args=(folder, marker), daemon=True).start()
         return super().__call__()
 
