@@ -9,7 +9,7 @@ from convdkm.experiments.specification import categories_of, chosen_rows
 SMALL = Scale(preset="quick", epochs=2)
 
 
-def planned(folder, table, datasets=("cifar10",), seeds=4, scale=SMALL, rows=None):
+def planned(folder, table, datasets=("cifar10",), seeds=4, scale=SMALL, *, rows=None):
     """A sweep that is planned, and its runs by row and data set."""
     chosen = {
         name: tuple(row.name for row in group) for name, group in chosen_rows(table, rows).items()

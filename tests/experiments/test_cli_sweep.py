@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from sweep_folders import finish, planned
+from sweep_tasks import Here
 
 from convdkm import cli
 from convdkm.experiments.folder import SweepFolder
@@ -51,9 +52,15 @@ def fail(call):
     return run
 
 
-def test_a_sweep_from_plan_to_table(call, tmp_path):
+@pytest.fixture
+def here(monkeypatch):
+    """Runs are made in this process."""
+    monkeypatch.setattr("convdkm.cli.sweeping.make_launcher", lambda **_: Here())
+
+
+def test_a_sweep_from_plan_to_table(call, tmp_path, here):
     out = tmp_path / "out"
-    command = ["sweep", "likelihood", *TINY, "--seeds", 1, "--epochs", 1, "--jobs", 1, "-o", out]
+    command = ["sweep", "likelihood", *TINY, "--seeds", 1, "--epochs", 1, "-o", out]
     code, text, err = call(*command)
     assert (code, err) == (0, "")
     assert "Table likelihood: 2 settings × 1 data set × 1 seed, 2 runs" in text
@@ -77,12 +84,11 @@ def test_a_sweep_from_plan_to_table(call, tmp_path):
     assert "Not finished" not in text
 
 
-def test_a_failed_run_does_not_stop_the_rest(call, tmp_path):
-    # More inducing points than there are patches to draw them from.
+def test_a_failed_run_does_not_stop_the_rest(call, tmp_path, here):
     out = tmp_path / "out"
     small = ["--dataset", "digits", "--preset", "quick", "--train-size", 20, "--epochs", 1]
     rows = ["--rows", "16/32/64,512/1024/2048"]
-    command = ["sweep", "inducing", *small, *rows, "--seeds", 1, "--no-trial", "--jobs", 1]
+    command = ["sweep", "inducing", *small, *rows, "--seeds", 1, "--no-trial"]
     broken = SweepFolder(out).path / "digits/benchmark/inducing-512-1024-2048"
     broken.mkdir(parents=True)
     (out / "sweep.json").write_text(

@@ -57,7 +57,7 @@ def test_a_pool_of_processes(tmp_path):
 def test_a_pool_that_is_asked_to_stop(tmp_path):
     launcher = LocalLauncher(1)
     tasks = [Fake(name, "wait", str(tmp_path)) for name in ("first", "second")]
-    outcomes = list(launcher.run(tasks, stop=lambda: (tmp_path / "first.waits").exists()))
+    outcomes = list(launcher.run(tasks, stop=(tmp_path / "first.waits").exists))
     assert [(each.name, each.status) for each in outcomes] == [("first", "stopped")]
     assert not (tmp_path / "second.waits").exists(), "it was never begun"
 
@@ -171,7 +171,7 @@ class TestSlurm:
     def test_jobs_are_cancelled_when_asked_to_stop(self, tmp_path):
         tasks = [Fake(name, "wait", str(tmp_path)) for name in ("first", "second")]
         launcher = self.launcher(tmp_path, jobs=1)
-        outcomes = list(launcher.run(tasks, stop=lambda: (tmp_path / "first.waits").exists()))
+        outcomes = list(launcher.run(tasks, stop=(tmp_path / "first.waits").exists))
         assert [(each.name, each.status) for each in outcomes] == [("first", "stopped")]
 
     def test_a_job_at_its_limit_is_queued_again(self, tmp_path):

@@ -112,12 +112,12 @@ def test_a_folder_that_is_something_else_is_left_alone(tmp_path):
 
 
 def test_two_sweeps_do_not_work_in_one_folder(tmp_path):
-    with SweepFolder(tmp_path).locked():
-        with (
-            pytest.raises(InvalidInputError, match="another sweep is at work"),
-            SweepFolder(tmp_path).locked(),
-        ):
-            pass
+    with (
+        SweepFolder(tmp_path).locked(),
+        pytest.raises(InvalidInputError, match="another sweep is at work"),
+        SweepFolder(tmp_path).locked(),
+    ):
+        pass
     with SweepFolder(tmp_path).locked():
         pass
 

@@ -34,9 +34,7 @@ def cluster():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", place)
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(
-            num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error"
-        )
+        ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
         yield
         ray.shutdown()
 
@@ -54,7 +52,7 @@ def test_tasks_of_every_kind(cluster, tmp_path):
 
 def test_a_request_to_stop(cluster, tmp_path):
     tasks = [Fake("wait", "wait", str(tmp_path))]
-    outcomes = list(launcher().run(tasks, stop=lambda: (tmp_path / "wait.waits").exists()))
+    outcomes = list(launcher().run(tasks, stop=(tmp_path / "wait.waits").exists))
     assert [each.status for each in outcomes] == ["stopped"]
 
 

@@ -63,7 +63,9 @@ def test_latex(likelihood):
     for line in (r"\toprule", r"\midrule", r"\bottomrule", r"\multirow{2}{*}{Test accuracy (\%)}"):
         assert line in text
     assert r"\textbf{90.03 $\pm$ 0.05}$^{\blacktriangle}$ & \textbf{87.86 $\pm$ 0.09} \\" in text
-    rows = [line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line]
+    rows = [
+        line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line
+    ]
     assert {line.count("&") for line in rows} == {3}
     assert escaped("50% of a_b & ν") == r"50\% of a\_b \& $\nu$"
 

@@ -48,7 +48,7 @@ def test_a_figure_is_mean_error_and_emphasis():
     assert category("nu").figure("test_log_likelihood", "0", "cifar100").mean == -2.0552
     assert category("nu").figure("test_accuracy", "1", "digits") is None
     assert category("inducing").seconds_per_epoch["512/1024/2048"] == 1380
-    with pytest.raises(ValueError, match="reads like '99.20 ± 0.02 bold'"):
+    with pytest.raises(ValueError, match=r"reads like '99\.20 ± 0\.02 bold'"):
         Published.parse("99.20 +- 0.02")
 
 
