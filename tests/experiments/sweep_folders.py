@@ -12,7 +12,9 @@ SMALL = Scale(preset="quick", epochs=2)
 def planned(folder, table, datasets=("cifar10",), seeds=4, scale=SMALL, *, rows=None):
     """A sweep that is planned, and its runs by row and data set."""
     chosen = {
-        name: tuple(row.name for row in group) for name, group in chosen_rows(table, rows).items()
+        name: tuple(row.name for row in group)
+        for name, group in chosen_rows(table, rows).items()
+        if group
     }
     place = SweepFolder(folder)
     place.add(table, Selection(datasets=datasets, rows=chosen, seeds=seeds), scale)
@@ -20,7 +22,7 @@ def planned(folder, table, datasets=("cifar10",), seeds=4, scale=SMALL, *, rows=
         (row.name, dataset): planned_cell(part, row, dataset, seeds, scale)
         for part in categories_of(table)
         for row in part.own_rows
-        if row.name in chosen[part.name]
+        if row.name in chosen.get(part.name, ())
         for dataset in datasets
     }
 

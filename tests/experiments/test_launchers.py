@@ -134,6 +134,8 @@ def test_bad_requests(tmp_path, monkeypatch):
     for bad in ({"cpus": 0}, {"gpus": -1}, {"retries": -1}):
         with pytest.raises(InvalidInputError, match=f"--{next(iter(bad))}"):
             Resources(**bad)
+    with pytest.raises(InvalidInputError, match="--hours must be more than 0"):
+        make_launcher("slurm", tmp_path, Resources(), hours=0)
     for package, extra in (("ray", "ray"), ("submitit", "slurm")):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(InvalidInputError, match=rf"pip install convdkm\[{extra}\]"):

@@ -4,6 +4,7 @@ import pytest
 
 from convdkm.errors import InvalidInputError
 from convdkm.experiments.folder import SweepFolder
+from convdkm.experiments.locking import locked
 from convdkm.experiments.planning import (
     Scale,
     Selection,
@@ -13,6 +14,7 @@ from convdkm.experiments.planning import (
     settings,
 )
 from convdkm.experiments.specification import categories_of, category, chosen_rows
+from convdkm.experiments.tasks import RunTask
 from convdkm.files import write_text
 
 
@@ -140,3 +142,13 @@ def test_a_run_with_other_settings_is_noticed(tmp_path):
     folder.clear_failure(run)
     write_text(folder.of(run) / "metrics.json", '{"test_accuracy": 0.5}')
     assert folder.status(run).state == "missing", "the figures are not whole"
+
+
+def test_a_run_is_made_by_one_process_at_a_time(tmp_path):
+    folder = tmp_path / "digits" / "seed-0"
+    task = RunTask("a run", str(folder), {})
+    with (
+        locked(folder.with_name(".seed-0.lock"), "held"),
+        pytest.raises(InvalidInputError, match="is being made by another process"),
+    ):
+        task()

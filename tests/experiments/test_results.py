@@ -144,6 +144,15 @@ def test_table_1_shows_five_categories_and_then_their_other_metrics(tmp_path):
     assert r"\multirow{11}{*}{Regularisation strength}" in latex(first)
 
 
+def test_a_part_of_table_1(tmp_path):
+    place, runs = planned(tmp_path, "selection", ("digits",), rows=["nu:1", "gaussian"], seeds=1)
+    finish(place, runs["1", "digits"][0], 0.9)
+    first, *others = Results(tmp_path).tables()
+    assert [block.category.name for block in first.blocks] == ["nu", "likelihood"]
+    assert [table.name for table in others] == ["nu", "likelihood"]
+    assert "| 10⁰     |" in markdown(first)
+
+
 def test_table_2_has_the_time_of_an_epoch(tmp_path):
     place, runs = planned(tmp_path, "inducing", rows=["16/32/64"], seeds=2)
     for run in runs["16/32/64", "cifar10"]:

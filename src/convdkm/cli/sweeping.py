@@ -19,7 +19,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.experiments.estimating import Estimate, estimate
 from convdkm.experiments.folder import SweepFolder
 from convdkm.experiments.launchers import Launcher, Outcome, Resources, check_name, make_launcher
-from convdkm.experiments.planning import PlannedRun, Scale, Selection, plan, scale_notes
+from convdkm.experiments.planning import PlannedRun, Scale, Selection, counted, plan, scale_notes
 from convdkm.experiments.specification import Category, categories_of, chosen_rows
 from convdkm.experiments.sweeping import Progress, sweep
 from convdkm.presets import preset as preset_of
@@ -101,17 +101,19 @@ def run_sweep(
         if not quiet:
             screen.print(text, soft_wrap=True)
 
+    jobs = folder.path / "jobs"
+    if dry_run:
+        jobs = folder.path.with_name(f"{folder.path.name}-trial")
+    engine = make_launcher(resources=given, folder=jobs, **launcher)
     with Interrupt(STOPPING) as interrupt:
         if dry_run:
             progress = Progress.of(folder, runs)
-            engine = make_launcher(resources=given, folder=Path(".convdkm-trial"), **launcher)
             _announce(request, chosen, scale, progress, count=len(runs), say=say)
             if trial:
                 _foresee(progress, folder, engine, where=where, stop=interrupt, say=say)
             return
         with folder.locked():
             progress = Progress.of(folder, runs)
-            engine = make_launcher(resources=given, folder=folder.path / "jobs", **launcher)
             folder.add(request.table, chosen, scale)
             _announce(request, chosen, scale, progress, count=len(runs), say=say)
             expected = Estimate({})
@@ -126,12 +128,10 @@ def run_sweep(
 
 def _require_data(datasets: Sequence[str], data_dir: str | None) -> None:
     """Raise before anything is begun, if a data set is not on this machine."""
-    here = []
     for name in datasets:
         try:
             if is_known(name):
                 locate(name, data_dir)
-            here.append(name)
         except MissingDataError as error:
             others = [each for each in datasets if each != name]
             more = f". Or leave it out: --dataset {','.join(others)}" if others else ""
@@ -151,13 +151,13 @@ def _announce(
     rows = sum(map(len, chosen.rows.values()))
     sets = len(chosen.datasets)
     parts = [
-        f"{rows} setting{'s' * (rows != 1)}",
-        f"{sets} data set{'s' * (sets != 1)}",
-        f"{chosen.seeds} seed{'s' * (chosen.seeds != 1)}",
+        counted(rows, "setting"),
+        counted(sets, "data set"),
+        counted(chosen.seeds, "seed"),
     ]
     shared = rows * sets * chosen.seeds - count
     note = f" ({shared} shared between categories)" if shared else ""
-    say(f"Table {request.table}: {' × '.join(parts)}, {count} runs{note}")
+    say(f"Table {request.table}: {' × '.join(parts)}, {counted(count, 'run')}{note}")
     tables = request.categories()
     notes = scale_notes(tables, scale, {"seeds": chosen.seeds, "datasets": chosen.datasets})
     say(f"Not at the scale of the paper: {'; '.join(notes)}" if notes else "As in the paper")

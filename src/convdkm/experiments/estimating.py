@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,5 +91,5 @@ def foreseen(run: PlannedRun, trial: Trial) -> float:
 
 def _trial(run: PlannedRun, folder: SweepFolder, where: dict[str, Any]) -> TrialTask:
     config = run.config.updated({**where, "evaluate_every": 0})
-    log = str(folder.path / "trial.log")
+    log = str(folder.path / "trial.log") if folder.path.is_dir() else os.devnull
     return TrialTask(run.title, config.model_dump(mode="json"), log)

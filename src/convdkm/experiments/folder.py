@@ -7,8 +7,8 @@ with a log beside it, and the error of one that failed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,11 +18,14 @@ from pydantic import ValidationError
 
 from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
+from convdkm.experiments.locking import locked
 from convdkm.experiments.planning import PlannedRun, Scale, Selection, difference, plan
 from convdkm.experiments.specification import METRICS, Part
 from convdkm.files import write_json
 
 RECORD, LOCK = "sweep.json", ".sweep.lock"
+OWN = (LOCK, "jobs")
+"""What may lie in the folder of a sweep before it is one."""
 
 State = Literal["finished", "failed", "begun", "missing", "other"]
 
@@ -89,7 +92,7 @@ class SweepFolder:
                     " --output, since runs of different scales do not make one table"
                 )
             tables = dict(before.tables)
-        elif self.path.is_dir() and any(each.name != LOCK for each in self.path.iterdir()):
+        elif self.path.is_dir() and any(each.name not in OWN for each in self.path.iterdir()):
             raise InvalidInputError(
                 f"{self.path} is not empty and holds no sweep; choose another --output"
             )
@@ -100,22 +103,12 @@ class SweepFolder:
         write_json(self.path / RECORD, record.model_dump(mode="json"))
         return record
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep others from working here, for as long as this process does."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / LOCK).open("w") as handle:
-            with suppress(ImportError):  # there is none on Windows
-                import fcntl
-
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    raise InvalidInputError(
-                        f"another sweep is at work in {self.path}; wait for it, or choose another"
-                        " --output"
-                    ) from None
-            yield
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep other sweeps from working here, for as long as this one does."""
+        return locked(
+            self.path / LOCK,
+            f"another sweep is at work in {self.path}; wait for it, or choose another --output",
+        )
 
     def of(self, run: PlannedRun) -> Path:
         """The folder of a run."""

@@ -187,7 +187,7 @@ def scale_notes(tables: Sequence[Category], scale: Scale, chosen: Mapping[str, A
         own = ", with a size and recipe of its own" if small else ""
         notes.append(f"preset {scale.preset} in place of {base.preset}{own}")
     if scale.epochs is not None and scale.epochs != base.size["epochs"]:
-        notes.append(f"{scale.epochs} epochs in place of {base.size['epochs']}")
+        notes.append(f"{counted(scale.epochs, 'epoch')} in place of {base.size['epochs']}")
     if scale.train_size is not None:
         notes.append(f"{scale.train_size:,} training images in place of all")
     if scale.inducing is not None and list(scale.inducing) != base.size["inducing"]:
@@ -195,12 +195,16 @@ def scale_notes(tables: Sequence[Category], scale: Scale, chosen: Mapping[str, A
             f"inducing points {_words(scale.inducing)} in place of {_words(base.size['inducing'])}"
         )
     if chosen["seeds"] != base.seeds:
-        count = chosen["seeds"]
-        notes.append(f"{count} seed{'s' * (count != 1)} in place of {base.seeds}")
+        notes.append(f"{counted(chosen['seeds'], 'seed')} in place of {base.seeds}")
     other = [_name(each) for each in chosen["datasets"] if each not in tables[0].datasets]
     if other:
         notes.append(f"data that the paper's table does not have: {', '.join(other)}")
     return notes
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: ``1 run``, ``2 runs``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _words(value: Any) -> str:

@@ -125,12 +125,14 @@ class Results:
             for part in chosen.rows:
                 if part not in seen:
                     seen.add(part)
-                    yield self._category(part, self._chosen(part))
+                    yield self._category(part, self._chosen(part) or chosen)
 
     def runs(self, table: Category, row: Row, dataset: str) -> list[PlannedRun]:
         """The planned runs of a cell; none where the sweep does not have it."""
         chosen = self._chosen(table.name)
-        if row.name not in chosen.rows.get(table.name, ()) or dataset not in chosen.datasets:
+        if chosen is None or row.name not in chosen.rows[table.name]:
+            return []
+        if dataset not in chosen.datasets:
             return []
         key = (table.name, row.name, dataset)
         if key not in self._runs:
@@ -138,15 +140,13 @@ class Results:
             self._runs[key] = planned_cell(table, row, dataset, chosen.seeds, scale)
         return self._runs[key]
 
-    def _chosen(self, part: str) -> Selection:
-        """What of a category is planned, by whichever tables ask for it."""
+    def _chosen(self, part: str) -> Selection | None:
+        """What of a category is planned, by whichever tables ask for it; None if nothing is."""
         found: Selection | None = None
         for chosen in self.record.tables.values():
             if part in chosen.rows:
                 narrowed = chosen.model_copy(update={"rows": {part: chosen.rows[part]}})
                 found = narrowed if found is None else found.merged(narrowed)
-        if found is None:
-            raise KeyError(part)
         return found
 
     def _collection(self, name: str, chosen: Selection) -> TableResult:

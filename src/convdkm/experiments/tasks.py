@@ -10,6 +10,7 @@ from typing import Any
 
 from convdkm.experiments.folder import read_metrics
 from convdkm.experiments.launchers.base import asked_to_stop
+from convdkm.experiments.locking import locked
 
 TRIAL_SECONDS, TRIAL_STEPS = 3.0, 6
 TRIAL_IMAGES = 256
@@ -33,6 +34,12 @@ class RunTask:
 
     def __call__(self) -> dict[str, float] | None:
         """The final figures; None if it was asked to stop before."""
+        folder = Path(self.folder)
+        lock = folder.with_name(f".{folder.name}.lock")
+        with locked(lock, f"{folder} is being made by another process, perhaps of a lost sweep"):
+            return self._made()
+
+    def _made(self) -> dict[str, float] | None:
         from convdkm.config import RunConfig
         from convdkm.training.checkpoint import CheckpointError
         from convdkm.training.fit import fit, resume

@@ -46,6 +46,10 @@ class SlurmLauncher(Launcher):
         jobs: int | None = None,
         cluster: str = "slurm",
     ) -> None:
+        if hours <= 0:
+            raise InvalidInputError(f"--hours must be more than 0, got {hours:g}")
+        if jobs is not None and jobs < 1:
+            raise InvalidInputError(f"--jobs must be at least 1, got {jobs}")
         try:
             import submitit
         except ImportError:
