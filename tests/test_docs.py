@@ -13,7 +13,13 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize(
     ("page", "count"),
-    [("README.md", 6), ("docs/guide.md", 7), ("docs/running.md", 4), ("docs/predicting.md", 4)],
+    [
+        ("README.md", 6),
+        ("docs/guide.md", 7),
+        ("docs/running.md", 4),
+        ("docs/predicting.md", 4),
+        ("docs/experiments.md", 1),
+    ],
 )
 def test_the_python_of_a_page_runs(page, count, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)

@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,9 +121,12 @@ def run_sweep(
             if trial and progress.remaining:
                 expected = _foresee(progress, folder, engine, where=where, stop=interrupt, say=say)
             report = _Report(progress, len(runs), expected, engine, say)
-            if not interrupt.asked:
-                for run, outcome in sweep(folder, progress.remaining, engine, where, interrupt):
-                    report.add(run, outcome)
+            with suppress(
+                KeyboardInterrupt
+            ):  # the second Ctrl-C: checkpoints are there all the same
+                if not interrupt.asked:
+                    for run, outcome in sweep(folder, progress.remaining, engine, where, interrupt):
+                        report.add(run, outcome)
     _conclude(report, folder, interrupt)
 
 
