@@ -120,7 +120,13 @@ def test_devices_are_shared_out(monkeypatch):
     assert LocalLauncher(resources=Resources(gpus=1)).slots == ["2", "5"]
     assert LocalLauncher(resources=Resources(gpus=0.5)).slots == ["2", "5", "2", "5"]
     assert LocalLauncher(1, Resources(gpus=1)).slots == ["2"]
-    assert LocalLauncher(4).slots == [None] * 4
+    assert LocalLauncher().slots == ["2", "5"]
+    assert LocalLauncher(3).slots == ["2", "5", "2"]
+    assert LocalLauncher(4, device="cpu").slots == [None] * 4
+    assert LocalLauncher(4, Resources(gpus=0)).slots == [None] * 4
+    assert LocalLauncher(device="cuda:1").slots == [None]
+    with pytest.raises(InvalidInputError, match="one device at most, got 2"):
+        LocalLauncher(resources=Resources(gpus=2))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(InvalidInputError, match="this machine has none"):
         LocalLauncher(resources=Resources(gpus=1))

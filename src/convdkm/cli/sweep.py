@@ -101,11 +101,13 @@ def sweep(
         typer.Option(metavar="N", help="cores of one run", rich_help_panel=_LAUNCH),
     ] = None,
     gpus: Annotated[
-        float,
+        float | None,
         typer.Option(
-            metavar="X", help="devices of one run, or a share of one (0)", rich_help_panel=_LAUNCH
+            metavar="X",
+            help="GPUs of one run, or a share of one (local: 1 if there are any; else 0)",
+            rich_help_panel=_LAUNCH,
         ),
-    ] = 0.0,
+    ] = None,
     retries: Annotated[
         int,
         typer.Option(

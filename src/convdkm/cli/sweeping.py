@@ -105,7 +105,8 @@ def run_sweep(
     jobs = folder.path / "jobs"
     if dry_run:
         jobs = folder.path.with_name(f"{folder.path.name}-trial")
-    engine = make_launcher(resources=given, folder=jobs, **launcher)
+    device = where.get("device")
+    engine = make_launcher(resources=given, folder=jobs, device=device, **launcher)
     with Interrupt(STOPPING) as interrupt:
         if dry_run:
             progress = Progress.of(folder, runs)

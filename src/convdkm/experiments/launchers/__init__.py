@@ -31,6 +31,7 @@ def make_launcher(
     address: str | None = None,
     partition: str | None = None,
     hours: float = 24.0,
+    device: str | None = None,
 ) -> Launcher:
     """The launcher of that name; ``folder`` takes what it has to keep."""
     check_name(name)
@@ -44,4 +45,4 @@ def make_launcher(
         return SlurmLauncher(folder, resources, hours=hours, partition=partition, jobs=jobs)
     from convdkm.experiments.launchers.local import LocalLauncher
 
-    return LocalLauncher(jobs, resources)
+    return LocalLauncher(jobs, resources, device)

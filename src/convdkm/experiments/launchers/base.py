@@ -78,18 +78,18 @@ class Resources:
 
     Attributes:
         cpus: cores; a launcher decides if None.
-        gpus: devices, or a share of one.
+        gpus: devices, or a share of one; a launcher decides if None.
         retries: how often a task whose worker was lost is begun again.
     """
 
     cpus: int | None = None
-    gpus: float = 0
+    gpus: float | None = None
     retries: int = 3
 
     def __post_init__(self) -> None:
         if self.cpus is not None and self.cpus < 1:
             raise InvalidInputError(f"a run needs at least one core, got --cpus {self.cpus}")
-        if self.gpus < 0:
+        if self.gpus is not None and self.gpus < 0:
             raise InvalidInputError(f"--gpus must not be negative, got {self.gpus:g}")
         if self.retries < 0:
             raise InvalidInputError(f"--retries must not be negative, got {self.retries}")

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -31,30 +31,31 @@ POLL_SECONDS = 0.2
 class LocalLauncher(Launcher):
     """Processes on this machine, as many at a time as there are devices or cores.
 
-    Every process is given its share of the cores, and one device of its own where ``resources``
-    ask for it.
+    Every process is given its share of the cores, and where it uses a GPU one of its own.
 
     Args:
-        jobs: processes at a time; by default one for each device (or share of one) where runs use
-            devices, else one for each core (or ``resources.cpus`` of them).
+        jobs: processes at a time; by default one for each GPU (or ``resources.gpus`` of one) where
+            there are any, else one for each core (or ``resources.cpus`` of them).
         resources: of one run.
+        device: of all runs, where it is not for each to choose.
     """
 
-    def __init__(self, jobs: int | None = None, resources: Resources | None = None) -> None:
+    def __init__(
+        self,
+        jobs: int | None = None,
+        resources: Resources | None = None,
+        device: str | None = None,
+    ) -> None:
         if jobs is not None and jobs < 1:
             raise InvalidInputError(f"--jobs must be at least 1, got {jobs}")
         resources = resources or Resources()
         self.retries = resources.retries
         cores = cores_here()
-        self.devices = devices_here() if resources.gpus else []
-        if resources.gpus and not self.devices:
-            raise InvalidInputError("--gpus asks for devices, and this machine has none")
-        if self.devices:
-            per_device = max(1, int(1 / resources.gpus))
-            self.slots: list[str | None] = [*self.devices] * per_device
-            self.slots = self.slots[: jobs or len(self.slots)]
-        else:
-            self.slots = [None] * (jobs or max(1, cores // (resources.cpus or 1)))
+        self.slots = _places(resources.gpus, device)
+        if not self.slots:
+            self.slots = [None] * max(1, cores // (resources.cpus or 1))
+        if jobs is not None:
+            self.slots = [self.slots[number % len(self.slots)] for number in range(jobs)]
         self.threads = resources.cpus or max(1, cores // len(self.slots))
 
     @property
@@ -81,6 +82,8 @@ class LocalLauncher(Launcher):
                     running.remove(worker)
                     free.append(worker.device)
                     outcome = worker.outcome()
+                    if asked and outcome.status == "lost":
+                        outcome = replace(outcome, status="stopped", error="")
                     if outcome.status == "lost" and worker.attempt <= self.retries and not asked:
                         waiting.append((worker.task, worker.attempt + 1))
                     else:
@@ -109,7 +112,8 @@ class _Worker:
         self.process = context.Process(
             target=_work, args=(self.task, self.threads, self.device, sender), name=self.task.name
         )
-        self.process.start()
+        with _ignoring_interrupts():  # which the process inherits, from its first moment
+            self.process.start()
         sender.close()
 
     def signs(self) -> list[Any]:
@@ -183,3 +187,31 @@ def devices_here() -> list[str]:
     import torch
 
     return [str(number) for number in range(torch.cuda.device_count())]
+
+
+def _places(gpus: float | None, device: str | None) -> list[str | None]:
+    """The device of each process that may run at a time; none where cores are what counts."""
+    if device == "cpu" or gpus == 0:
+        return []
+    if device not in (None, "auto"):
+        return [None]  # all on that one
+    found: list[str | None] = [*devices_here()]
+    if gpus is None:
+        return found
+    if not found:
+        raise InvalidInputError("--gpus asks for devices, and this machine has none")
+    if gpus > 1:
+        raise InvalidInputError(f"on this machine a run uses one device at most, got {gpus:g}")
+    return found * int(1 / gpus)
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -57,7 +57,7 @@ class RayLauncher(Launcher):
         ray, given = self._ray, self.resources
         cpus = given.cpus or 1
         remote = ray.remote(
-            num_cpus=cpus, num_gpus=given.gpus, max_retries=given.retries, max_calls=1
+            num_cpus=cpus, num_gpus=given.gpus or 0, max_retries=given.retries, max_calls=1
         )(execute)
         names: dict[Any, str] = {remote.remote(task, cpus): task.name for task in tasks}
         asked = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -66,7 +67,7 @@ class SlurmLauncher(Launcher):
             "name": "convdkm",
             "timeout_min": max(1, round(60 * hours)),
             "cpus_per_task": self.resources.cpus or 1,
-            "gpus_per_node": int(self.resources.gpus),
+            "gpus_per_node": math.ceil(self.resources.gpus or 0),
         }
         if cluster == "slurm":
             given["slurm_max_num_timeout"] = 1000  # a run of days takes several jobs

@@ -1,4 +1,4 @@
-r"""A table as LaTeX with booktabs, as in the paper; ``\usepackage{booktabs,multirow,amssymb}``."""
+r"""A table as LaTeX with booktabs, as in the paper; its first line names the packages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from convdkm.experiments.rendering.numbers import decimals, seeds, with_error
 from convdkm.experiments.results import Block, Cell, Line, TableResult, dataset_title
 
 MARKS = {"above": r"$^{\blacktriangle}$", "below": r"$^{\blacktriangledown}$"}
+WIDE = 6
+"""Columns beyond which a table is shrunk to the width of the text."""
 _SPECIAL = {each: f"\\{each}" for each in "&%#_{}$"} | {
     "–": "--",
     "×": r"$\times$",
@@ -35,11 +37,14 @@ def latex(table: TableResult) -> str:
         rf"\cmidrule(lr){{{start}-{start + 1}}}" for start in range(len(first) + 1, columns, 2)
     ]
     blank = ["" for _ in first]
+    wide = columns > WIDE
     lines = [
+        r"% \usepackage{amssymb, booktabs, graphicx, multirow}",
         r"\begin{table}[t]",
         r"    \centering",
         rf"    \caption{{{_caption(table)}}}",
         rf"    \label{{tab:{table.name}}}",
+        *([r"    \resizebox{\textwidth}{!}{"] * wide),
         rf"    \begin{{tabular}}{{{'l' * len(first)}{'c' * (columns - len(first))}}}",
         r"        \toprule",
         f"        {' & '.join([*blank, *heads])} \\\\",
@@ -48,7 +53,8 @@ def latex(table: TableResult) -> str:
     ]
     for block in table.blocks:
         lines += [r"        \midrule", *_rows(block, sourced, timed)]
-    lines += [r"        \bottomrule", r"    \end{tabular}", r"\end{table}"]
+    end = r"    \end{tabular}" + "}" * wide
+    lines += [r"        \bottomrule", end, r"\end{table}"]
     lines += [f"% {note}" for note in table.notes]
     return "\n".join(lines) + "\n"
 
