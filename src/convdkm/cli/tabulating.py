@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,7 +22,7 @@ NOTHING = "none"
 def show_tables(
     runs: Path, *, output: Path | None, form: str, curves: Path | None, figures: bool
 ) -> None:
-    """Write every table of a sweep in every format, and print one of them."""
+    """Write every table of a sweep in every format, and print one; the files on standard error."""
     known = (*FORMATS, NOTHING)
     if form not in known:
         raise InvalidInputError(
@@ -54,4 +55,4 @@ def show_tables(
     if figures and not drawn:
         warn("figures need matplotlib: pip install convdkm[figures]")
     for path in written:
-        print(path)
+        print(path, file=sys.stderr)

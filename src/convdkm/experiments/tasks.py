@@ -41,7 +41,6 @@ class RunTask:
 
     def _made(self) -> dict[str, float] | None:
         from convdkm.config import RunConfig
-        from convdkm.training.checkpoint import CheckpointError
         from convdkm.training.fit import fit, resume
 
         folder = Path(self.folder)
@@ -52,12 +51,10 @@ class RunTask:
         _keep_memory(config.training.device)
         place: dict[str, Any] = {"data_dir": config.data.data_dir, "device": config.training.device}
         if any((folder / "checkpoints").glob("*.safetensors")):
-            try:
-                return resume(folder, stop=asked_to_stop, **place).metrics or None
-            except CheckpointError as error:
-                print(f"{error}; begun anew")
-        shutil.rmtree(folder, ignore_errors=True)  # it had come to nothing
-        run = fit(config, config.data.dataset, folder=folder, stop=asked_to_stop)
+            run = resume(folder, stop=asked_to_stop, **place)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)  # it had not come to its first checkpoint
+            run = fit(config, config.data.dataset, folder=folder, stop=asked_to_stop)
         return run.metrics or None
 
 
