@@ -119,7 +119,8 @@ def test_a_row_that_was_not_asked_for_shows_the_published_alone(tmp_path):
     assert cells(table)["0"].complete
     assert "10³" not in [line.row.label for line in table.blocks[0].lines]
     assert "10³" in [line.row.label for line in table.blocks[1].lines]
-    assert " **88.00** |" in markdown(table), "one seed has no error"
+    assert " **88.00** |" in markdown(table)
+    assert "One seed has no standard error" in markdown(table)
 
 
 def test_table_1_shows_five_categories_and_then_their_other_metrics(tmp_path):

@@ -180,6 +180,8 @@ class Results:
             tables, self.record.scale, {"seeds": chosen.seeds, "datasets": chosen.datasets}
         )
         notes = [part.note for part in tables if part.note is not None]
+        if chosen.seeds == 1:
+            notes.append("One seed has no standard error; bold is the best of the column alone.")
         return TableResult(
             name,
             f"{title}: {metric[0].lower()}{metric[1:]}" if metric else title,
