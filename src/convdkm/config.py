@@ -296,8 +296,9 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     """A YAML file that holds a mapping; nothing but plain values is built."""
     import yaml
 
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same, and faster
     try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
     except OSError as error:
         raise InvalidInputError(f"cannot read {path}: {error.strerror or error}") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

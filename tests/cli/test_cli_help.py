@@ -20,6 +20,8 @@ PAGES = [
     ["report"],
     ["presets"],
     ["bench"],
+    ["sweep"],
+    ["tables"],
     ["data"],
     ["data", "list"],
     ["data", "verify"],
@@ -93,7 +95,13 @@ def test_help_waits_for_nothing_slow(command):
 
 @pytest.mark.parametrize(
     "command",
-    [["train", "--help"], ["train", "--epochs", "0"], ["train", "cifra10"], ["data", "list"]],
+    [
+        ["train", "--help"],
+        ["train", "--epochs", "0"],
+        ["train", "cifra10"],
+        ["data", "list"],
+        ["sweep", "liklihood"],
+    ],
     ids=" ".join,
 )
 def test_what_needs_no_machine_does_not_wait_for_one(command):

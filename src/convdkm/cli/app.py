@@ -11,6 +11,8 @@ import typer
 from convdkm.cli.arguments import CheckpointName, DataDir, Device, Quiet, RunFolder
 from convdkm.cli.help import Command, Group
 from convdkm.cli.report_command import report
+from convdkm.cli.sweep import sweep
+from convdkm.cli.tables import tables
 
 
 def _version(wanted: bool) -> None:
@@ -365,7 +367,7 @@ def build_app(*, options: bool = True) -> typer.Typer:
     app = _typer()
     app.callback(cls=Group, invoke_without_command=True)(root)
     app.command(cls=Command)(with_options(train) if options else without_options(train))
-    for command in (resume, evaluate, predict, export, show, report, presets, bench):
+    for command in (resume, evaluate, predict, export, show, report, presets, bench, sweep, tables):
         app.command(cls=Command)(command)
     sets = _typer()
     sets.callback(cls=Group, invoke_without_command=True)(data)
