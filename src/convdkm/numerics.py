@@ -91,7 +91,7 @@ def cholesky_factor(matrix: Tensor, what: str) -> Tensor:
     """:func:`cholesky`, without a derivative."""
     if matrix.is_meta:
         return torch.linalg.cholesky_ex(matrix)[0]
-    mean = matrix.diagonal().mean()
+    mean = matrix.diagonal().abs().mean()
     for jitter in JITTERS:
         shifted = matrix
         if jitter:
