@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -49,13 +50,7 @@ class Piecewise:
     def variance(
         self, rows: Tensor, own: Tensor, spread: Tensor, shift: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        variance, residual = torch.empty_like(own), torch.empty_like(own)
-        for piece in pieces(rows):
-            part, left = rows[piece], residual[piece]
-            torch.sub(own[piece], part.square().sum(1), out=left)
-            left.clamp_(min=0)
-            torch.add(left, learned(part, spread, shift).square_().sum(1), out=variance[piece])
-        return variance, residual
+        return _variance(rows, own, lambda part: learned(part, spread, shift))
 
     def variance_gradient(
         self,
@@ -81,13 +76,7 @@ class Piecewise:
     def diagonal_variance(
         self, rows: Tensor, own: Tensor, roots: Tensor, shift: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        variance, residual = torch.empty_like(own), torch.empty_like(own)
-        for piece in pieces(rows):
-            part, left = rows[piece], residual[piece]
-            torch.sub(own[piece], part.square().sum(1), out=left)
-            left.clamp_(min=0)
-            torch.add(left, _stretched(part, roots, shift).square_().sum(1), out=variance[piece])
-        return variance, residual
+        return _variance(rows, own, lambda part: _stretched(part, roots, shift))
 
     def diagonal_gradient(
         self,
@@ -110,6 +99,19 @@ class Piecewise:
             if first is not None:
                 first.add_(weighted.sum(0))
         return DiagonalGradient(total, by_own, second, first)
+
+
+def _variance(
+    rows: Tensor, own: Tensor, inner: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    """``max(own − |V|², 0) + |U|²`` with U made of V by ``inner``, and the first of the two."""
+    variance, residual = torch.empty_like(own), torch.empty_like(own)
+    for piece in pieces(rows):
+        part, left = rows[piece], residual[piece]
+        torch.sub(own[piece], part.square().sum(1), out=left)
+        left.clamp_(min=0)
+        torch.add(left, inner(part).square_().sum(1), out=variance[piece])
+    return variance, residual
 
 
 def _stretched(rows: Tensor, roots: Tensor, shift: Tensor | None) -> Tensor:
