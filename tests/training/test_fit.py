@@ -1,6 +1,7 @@
 """fit, resume and Run: in memory and as a folder."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -59,6 +60,17 @@ def test_the_folder_can_be_read(kept):
     made = json.loads((kept.folder / "environment.json").read_text())
     assert made["packages"]["torch"] == torch.__version__
     assert {"python", "platform", "command", "git"} <= made.keys()
+
+
+@pytest.mark.parametrize("content", ["{", '{"test_accuracy": ', "[1]"])
+def test_a_run_with_damaged_figures_opens_and_says_so(kept, tmp_path, content):
+    folder = tmp_path / "run"
+    shutil.copytree(kept.folder, folder)
+    (folder / "metrics.json").write_text(content)
+    opened = Run.open(folder)
+    assert opened.metrics == {}
+    assert "metrics.json" in opened.warning
+    assert Run.open(kept.folder).warning is None
 
 
 def test_a_run_opens_to_the_same_predictions(kept):
@@ -134,8 +146,6 @@ def test_resuming_a_finished_run_trains_no_more(kept):
 
 
 def test_a_checkpoint_cut_in_half(kept, tmp_path):
-    import shutil
-
     folder = tmp_path / "c"
     shutil.copytree(kept.folder, folder)
     last = folder / "checkpoints" / "last.safetensors"

@@ -83,9 +83,9 @@ class Run:
         config = read_config(folder)
         loaded, warning = CheckpointStore(folder / CHECKPOINTS).load(checkpoint)
         run = cls.of_checkpoint(config, loaded, model)
-        run.folder, run.warning = folder, warning
-        if (folder / METRICS).is_file():
-            run.metrics = json.loads((folder / METRICS).read_text(encoding="utf-8"))
+        run.metrics, damage = _read_metrics(folder / METRICS)
+        run.folder = folder
+        run.warning = "; ".join(text for text in (warning, damage) if text) or None
         run.to(_device_or_cpu(config.training.device if device is None else device, device is None))
         return run
 
@@ -223,3 +223,16 @@ def _device_or_cpu(name: str, fall_back: bool) -> torch.device:
         if not fall_back:
             raise
         return torch.device("cpu")
+
+
+def _read_metrics(path: Path) -> tuple[dict[str, float], str | None]:
+    """The final figures of a run, none if it has none yet; and what is wrong with the file."""
+    if not path.is_file():
+        return {}, None
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        return {}, f"{path} is damaged ({error}); the run's final figures are left out"
+    if not isinstance(content, dict):
+        return {}, f"{path} does not hold the figures of a run; they are left out"
+    return content, None
