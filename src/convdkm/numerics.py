@@ -223,6 +223,12 @@ def standard_normal(shape: Sequence[int], generator: torch.Generator | None = No
     return torch.randn(tuple(shape), generator=generator, dtype=torch.float64, device="cpu")
 
 
+def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """``numerator / denominator``, and zero where the denominator is zero."""
+    zero = denominator == 0
+    return (numerator / denominator.masked_fill(zero, 1)).masked_fill(zero, 0)
+
+
 def inverse_root(variance: Tensor) -> Tensor:
     """``variance^(-1/2)``, and zero where the variance is not positive, with its derivative."""
     zero = variance <= 0

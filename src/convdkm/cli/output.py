@@ -10,14 +10,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-ROWS = {
-    "accuracy": "accuracy",
-    "log_likelihood": "log-likelihood",
-    "brier": "Brier score",
-    "ece": "calibration error",
-    "entropy": "mean entropy",
-    "mutual_information": "mean mutual information",
-}
+from convdkm.metric_names import METRIC_NAMES
+
 PARTS = ("test", "validation", "train")
 MISSING = "–"
 UNBOUNDED = 200
@@ -50,7 +44,7 @@ def metrics_table(metrics: Mapping[str, float]) -> Table:
     """The figures of a run: one row for each kind, one column for each part of the data."""
     parts = [part for part in PARTS if f"{part}_accuracy" in metrics]
     table = plain_table("", *parts, right=tuple(parts))
-    for name, title in ROWS.items():
+    for name, title in METRIC_NAMES.items():
         values = [metrics.get(f"{part}_{name}") for part in parts]
         if any(value is not None for value in values):
             table.add_row(title, *(_figure(name, value) for value in values))

@@ -15,10 +15,10 @@ from convdkm.elementwise.engine import (
     DiagonalGradient,
     ReluGradient,
     VarianceGradient,
-    half_over,
     learned,
 )
 from convdkm.maps import summed_products
+from convdkm.numerics import safe_divide
 
 _LOG = logging.getLogger(__name__)
 
@@ -136,7 +136,9 @@ class Compiled:
         self, grad: Tensor, cross: Tensor, inducing: Tensor, own: Tensor
     ) -> ReluGradient:
         by_cross, weighted, by_own, sums = self._relu_gradient(grad, cross, inducing, own)
-        return ReluGradient(by_cross, half_over(weighted.sum(0), inducing), by_own, sums.sum())
+        return ReluGradient(
+            by_cross, safe_divide(0.5 * weighted.sum(0), inducing), by_own, sums.sum()
+        )
 
     def variance(
         self, rows: Tensor, own: Tensor, spread: Tensor, shift: Tensor | None

@@ -115,9 +115,3 @@ def learned(rows: Tensor, spread: Tensor, shift: Tensor | None) -> Tensor:
     """U = QᵀV − u, as rows."""
     result = product(rows, spread.T)
     return result if shift is None else result.sub_(shift)
-
-
-def half_over(total: Tensor, variance: Tensor) -> Tensor:
-    """``total / 2 variance``, and zero where the variance is zero."""
-    zero = variance == 0
-    return (0.5 * total / variance.masked_fill(zero, 1)).masked_fill(zero, 0)

@@ -12,10 +12,10 @@ from convdkm.elementwise.engine import (
     DiagonalGradient,
     ReluGradient,
     VarianceGradient,
-    half_over,
     learned,
 )
 from convdkm.maps import pieces
+from convdkm.numerics import safe_divide
 
 
 class Piecewise:
@@ -45,7 +45,9 @@ class Piecewise:
             torch.sum(weighted, 1, keepdim=True, out=by_own[piece])
             by_point.add_(weighted.sum(0))
             total.add_(part.sum())
-        return ReluGradient(by_cross, half_over(by_point, inducing), half_over(by_own, own), total)
+        return ReluGradient(
+            by_cross, safe_divide(0.5 * by_point, inducing), safe_divide(0.5 * by_own, own), total
+        )
 
     def variance(
         self, rows: Tensor, own: Tensor, spread: Tensor, shift: Tensor | None

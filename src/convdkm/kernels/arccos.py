@@ -36,6 +36,7 @@ from convdkm.kernels.relu_conv import relu_convolution
 from convdkm.layers.base import Plan
 from convdkm.layers.conv import ConvPlan, window_variance
 from convdkm.layers.noise import NoisePlan
+from convdkm.numerics import safe_divide
 from convdkm.scalars import as_tensor, scalar
 
 
@@ -43,12 +44,6 @@ def _sine_and_angle(cross: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor,
     """``s = |x||y| sin θ`` and ``π − θ``."""
     sine = (left * right - cross.square()).clamp_(min=0).sqrt_()
     return sine, math.pi / 2 + torch.atan2(cross, sine)
-
-
-def _safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """``numerator / denominator``, and zero where the denominator is zero."""
-    zero = denominator == 0
-    return (numerator / denominator.masked_fill(zero, 1)).masked_fill(zero, 0)
 
 
 def _value(order: int, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -76,7 +71,7 @@ class _ArcCosine(torch.autograd.Function):
             # dk/dc = 1/(πs) has no finite limit where the points coincide; below the resolution
             # of the dtype the slope is taken from the nearest angle that can be told from zero.
             least = torch.finfo(cross.dtype).eps ** 0.5 * (left * right).sqrt()
-            by_cross = _safe_divide(torch.ones_like(sine), torch.maximum(sine, least)) / math.pi
+            by_cross = safe_divide(torch.ones_like(sine), torch.maximum(sine, least)) / math.pi
             shared = -0.5 * cross * by_cross
         elif ctx.order == 1:
             by_cross = supplement / math.pi
@@ -87,9 +82,9 @@ class _ArcCosine(torch.autograd.Function):
         shared = grad * shared
         by_left = by_right = None
         if ctx.needs_input_grad[2]:
-            by_left = _safe_divide(shared.sum_to_size(left.shape), left)
+            by_left = safe_divide(shared.sum_to_size(left.shape), left)
         if ctx.needs_input_grad[3]:
-            by_right = _safe_divide(shared.sum_to_size(right.shape), right)
+            by_right = safe_divide(shared.sum_to_size(right.shape), right)
         return None, grad * by_cross, by_left, by_right
 
 
@@ -190,7 +185,7 @@ class _InducingRelu(torch.autograd.Function):
         weighted.diagonal().zero_()
         shared = (weighted.sum(0) + weighted.sum(1)).mul_(0.5 / math.pi)
         result = (grad * supplement).mul_(1 / math.pi)
-        result.diagonal().copy_(grad.diagonal() + _safe_divide(shared, own))
+        result.diagonal().copy_(grad.diagonal() + safe_divide(shared, own))
         return result, by_slope, by_offset
 
 

@@ -12,6 +12,7 @@ from convdkm.elementwise import PIECEWISE, Engine
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.layers.synchronise import mean_and_pull_back
 from convdkm.maps import as_rows, from_rows, product, summed_products
+from convdkm.numerics import safe_divide
 from convdkm.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
 
 
@@ -96,7 +97,7 @@ class _Predicted(torch.autograd.Function):
             roots = wide.square().sum(1).sqrt_()
             narrow = roots.to(rows.dtype)
             if shift is not None:
-                turned = _safe_divide(wide @ shift.to(INDUCING_DTYPE), roots).to(rows.dtype)
+                turned = safe_divide(wide @ shift.to(INDUCING_DTYPE), roots).to(rows.dtype)
             variance, residual = engine.diagonal_variance(rows, own, narrow, turned)
         else:
             narrow = wide.to(rows.dtype)
@@ -167,9 +168,3 @@ class _Predicted(torch.autograd.Function):
             as_tensor(by_log_scale, scaled) if ctx.needs_input_grad[5] else None,
             *(None,) * 4,
         )
-
-
-def _safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """``numerator / denominator``, and zero where the denominator is zero."""
-    zero = denominator == 0
-    return (numerator / denominator.masked_fill(zero, 1)).masked_fill(zero, 0)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
+from convdkm.metric_names import METRIC_NAMES
 from convdkm.report.charts import Series, line_chart
 from convdkm.report.curves import PARTS, epoch_curves, layer_curves, objective_curves
 from convdkm.report.findings import Findings
@@ -19,7 +20,7 @@ from convdkm.report.record import Record
 from convdkm.report.rows import Marks, dot_rows
 from convdkm.report.run_page import describe, plain
 from convdkm.report.scale import percent, short
-from convdkm.report.shown_predictions import ROWS, figure_text
+from convdkm.report.shown_predictions import figure_text
 from convdkm.training.view import format_duration
 
 LARGE_IS_GOOD = ("accuracy", "log_likelihood")
@@ -75,7 +76,7 @@ def _figures(findings: Sequence[Findings], names: Sequence[str]) -> Section:
         present = [value for value in values if value is not None]
         if present:
             best = max(present) if name in LARGE_IS_GOOD else min(present)
-            head.append(ROWS[name])
+            head.append(METRIC_NAMES[name])
             columns_of.append([_maybe_best(name, value, best) for value in values])
     for title, key, form in (
         ("in training", "train_accuracy", percent),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from convdkm.metric_names import METRIC_NAMES
 from convdkm.report.brief import brief
 from convdkm.report.charts import line_chart
 from convdkm.report.curves import (
@@ -21,7 +22,6 @@ from convdkm.report.record import Record
 from convdkm.report.scale import percent, short
 from convdkm.report.shown_layers import inside_section, layers_section, patches_section
 from convdkm.report.shown_predictions import (
-    ROWS,
     calibration_section,
     confusion_section,
     figure_text,
@@ -87,7 +87,7 @@ def overview_section(found: Findings) -> Section:
         ("ece", "0 is perfect"),
         ("brier", "0 is perfect"),
     ):
-        tile(f"test {ROWS[kind]}", f"test_{kind}", remark, partial(figure_text, kind))
+        tile(f"test {METRIC_NAMES[kind]}", f"test_{kind}", remark, partial(figure_text, kind))
     tile("training time", "seconds", record.progress, format_duration)
     tile("parameters", "parameters", "", lambda value: f"{value:,.0f}")
     content: list[object] = [tiles(entries) if entries else None, brief(found)]

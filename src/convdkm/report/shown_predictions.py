@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from convdkm.metric_names import METRIC_NAMES
 from convdkm.report.charts import figure
 from convdkm.report.heat import heat_map, reliability_diagram
 from convdkm.report.markup import Markup, element, together
@@ -18,14 +19,6 @@ LISTED = 6
 """Rows of the tables of confusions."""
 GUESSES = 3
 """Classes shown below an image."""
-ROWS = {
-    "accuracy": "accuracy",
-    "log_likelihood": "log-likelihood",
-    "brier": "Brier score",
-    "ece": "calibration error",
-    "entropy": "mean entropy",
-    "mutual_information": "mean mutual information",
-}
 
 
 def figure_text(name: str, value: float | None) -> str:
@@ -39,7 +32,7 @@ def metrics_rows(figures: dict[str, float], parts: list[str]) -> list[list[str]]
     """One row for each kind of figure, one column for each part of the data."""
     return [
         [title, *(figure_text(name, figures.get(f"{part}_{name}")) for part in parts)]
-        for name, title in ROWS.items()
+        for name, title in METRIC_NAMES.items()
         if any(f"{part}_{name}" in figures for part in parts)
     ]
 
