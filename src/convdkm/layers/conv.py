@@ -47,7 +47,8 @@ class ConvPlan(Plan):
     Attributes:
         mixing: C, ``(Q, P, *size)``.
         window, border: the geometry, see :class:`Conv`.
-        left: what the plan after has given away, a matrix or a diagonal; None for the identity.
+        left: what the plan after has given away, a matrix, a diagonal or a number; None for the
+            identity.
         norm: the normalisation that comes after, if it multiplies the data by one number.
     """
 

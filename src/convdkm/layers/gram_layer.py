@@ -102,7 +102,7 @@ class GramPlan(Plan):
 _FIELDS = ("ii", "kl", "whitening", "spread", "factor", "orthogonal", "compiled", "centre", "norm")
 
 LARGEST_TURNED = 512
-"""Up to so many inducing points, on a CPU, the eigenvectors of QQᵀ cost less than they save."""
+"""Inducing points up to which Q is turned; eigenvectors of larger matrices take long."""
 
 
 class GramLayer(Layer):
