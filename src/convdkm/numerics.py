@@ -117,6 +117,13 @@ def inverse_of_lower(factor: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factor, identity, upper=False)
 
 
+def eigenvectors(matrix: Tensor) -> Tensor:
+    """Of a symmetric matrix; not numbers where the matrix holds such, which is found out later."""
+    if not matrix.is_meta and not bool(torch.isfinite(matrix.sum())):
+        return torch.full_like(matrix, torch.nan)
+    return torch.linalg.eigh(matrix)[1]
+
+
 def whiten(factor: Tensor, right: Tensor) -> Tensor:
     """``factor⁻¹ right`` for a lower-triangular factor."""
     return torch.linalg.solve_triangular(factor, right, upper=False)

@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from convdkm.numerics import cholesky_factor, gradient_of_factorised, inverse_of_lower
+from convdkm.numerics import (
+    cholesky_factor,
+    eigenvectors,
+    gradient_of_factorised,
+    inverse_of_lower,
+)
 from convdkm.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
 
 
@@ -242,7 +247,7 @@ class _LearnedGram(torch.autograd.Function):
         pivots = spread.diagonal().abs().log().sum()
         kl = (spread.square().sum() - len(spread)).mul_(0.5).sub_(pivots)
         ctx.whitened, ctx.scale = whitened, scale
-        turn = _eigenvectors(spread @ spread.T) if turned else None
+        turn = eigenvectors(spread @ spread.T) if turned else None
         ctx.save_for_backward(lower, inverse, spread, factor, turn)
         ctx.set_materialize_grads(False)
         if turn is None:
@@ -285,10 +290,3 @@ class _LearnedGram(torch.autograd.Function):
             by_log_scale = 0.5 * (by_learned * learned).sum()
         by_kernel = gradient_of_factorised(lower, inverse, by_lower, by_inverse)
         return by_kernel, by_learned.mul_(ctx.scale), by_log_scale, *(None,) * 4
-
-
-def _eigenvectors(matrix: Tensor) -> Tensor:
-    """Of a symmetric matrix; not numbers where the matrix holds such, which is found out later."""
-    if not matrix.is_meta and not bool(torch.isfinite(matrix.sum())):
-        return torch.full_like(matrix, torch.nan)
-    return torch.linalg.eigh(matrix)[1]
