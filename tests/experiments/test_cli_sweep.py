@@ -13,6 +13,7 @@ from sweep_folders import finish, planned
 from sweep_tasks import Here
 
 from convdkm import cli
+from convdkm.config import RunConfig
 from convdkm.experiments.folder import SweepFolder
 
 TINY = ["--dataset", "digits", "--preset", "quick", "--train-size", "60", "--inducing", "8,8"]
@@ -152,6 +153,36 @@ def test_wrong_input_to_sweep(fail, tmp_path):
     missing = fail("sweep", "nu", "--data-dir", tmp_path, *out)
     assert "leave it out: --dataset cifar10,cifar100" in missing
     assert not (tmp_path / "out").exists()
+
+
+def test_any_option_of_a_run_can_be_set(call, fail, tmp_path, here):
+    out = tmp_path / "out"
+    sweep = ["sweep", "likelihood", *TINY, "--rows", "categorical", "--epochs", 2, "--seeds", 1]
+    changes = ["--set", "gram-scale=1", "--set", "evaluate_every=0", "--set", "flip=yes"]
+    code, text, _ = call(*sweep, *changes, "--no-trial", "-o", out)
+    assert code == 0
+    assert "gram_scale 1.0; flip True" in text
+    assert "evaluate_every" not in text
+    (run,) = out.glob("digits/*/*/seed-0/config.yaml")
+    config = RunConfig.from_file(run)
+    assert (config.model.gram_scale, config.data.flip) == (1, True)
+    assert config.training.evaluate_every == 0
+    again = ["--set", "flip=on", "--set", "gram_scale=1.0", "--set", "evaluate_every=1"]
+    code, text, _ = call(*sweep, *again, "--no-trial", "-o", out)
+    assert code == 0
+    assert "1 finished before" in text
+
+    def refused(*given):
+        return fail(*sweep, *given, "--no-trial", "-o", tmp_path / "other")
+
+    assert "Did you mean 'gram_scale'?" in refused("--set", "gram_scal=1")
+    assert "--set needs NAME=VALUE, such as" in refused("--set", "gram_scale")
+    assert "an option of its own here, --seeds" in refused("--set", "seed=1")
+    assert "--set flip is given twice" in refused("--set", "flip=1", "--set", "flip=0")
+    assert "gram_scale must be a number" in refused("--set", "gram_scale=big")
+    assert "--rows gaussian, in place of --set likelihood" in refused(
+        "--set", "likelihood=gaussian"
+    )
 
 
 def test_another_scale_needs_another_folder(fail, tmp_path):

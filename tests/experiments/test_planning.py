@@ -68,6 +68,24 @@ def test_what_varies_cannot_be_fixed():
     table = category("inducing")
     with pytest.raises(InvalidInputError, match="choose rows with --rows, such as --rows 16/32/64"):
         settings(table, table.rows[0], "mnist", Scale(inducing=(8, 8, 8)))
+    table = category("top")
+    with pytest.raises(InvalidInputError, match="--rows gap, in place of --set top"):
+        settings(table, table.rows[0], "mnist", Scale(others={"top": "linear"}))
+
+
+def test_other_options_are_part_of_the_scale(tmp_path):
+    table = category("nu")
+    small = Scale(preset="quick", others={"gram_scale": "1.0", "milestones": "0.5,0.9"})
+    run = settings(table, table.rows[0], "mnist", small)
+    assert run.model.gram_scale == 1
+    assert run.training.milestones == (0.5, 0.9)
+    notes = scale_notes((table,), small, {"seeds": 4, "datasets": ("mnist",)})
+    assert notes[1:] == ["gram_scale 1.0", "milestones 0.5,0.9"]
+    folder = SweepFolder(tmp_path / "out")
+    folder.add("nu", selection("nu", ("mnist",), 1, ["1"]), small)
+    folder.add("nu", selection("nu", ("mnist",), 2, ["1"]), small)
+    with pytest.raises(InvalidInputError, match=r"\(gram scale 1.0 and not unset, milestones"):
+        folder.add("nu", selection("nu", ("mnist",), 1, ["1"]), Scale(preset="quick"))
 
 
 def test_the_scale_is_said_in_words():

@@ -84,6 +84,15 @@ def sweep(
             rich_help_panel=_SCALE,
         ),
     ] = None,
+    others: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="any other option of convdkm train, such as evaluate_every=0; may be repeated",
+            rich_help_panel=_SCALE,
+        ),
+    ] = None,
     launcher: Annotated[
         str,
         typer.Option(metavar="NAME", help="local, ray or slurm (local)", rich_help_panel=_LAUNCH),
@@ -155,6 +164,7 @@ def sweep(
             seeds=seeds,
             scale={"epochs": epochs, "train_size": train_size, "inducing": inducing},
             preset=preset,
+            others=others or (),
             where={"data_dir": data_dir, "device": device},
         ),
         launcher={

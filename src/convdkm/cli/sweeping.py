@@ -20,7 +20,15 @@ from convdkm.errors import InvalidInputError
 from convdkm.experiments.estimating import Estimate, estimate
 from convdkm.experiments.folder import SweepFolder
 from convdkm.experiments.launchers import Launcher, Outcome, Resources, check_name, make_launcher
-from convdkm.experiments.planning import PlannedRun, Scale, Selection, counted, plan, scale_notes
+from convdkm.experiments.planning import (
+    IMMATERIAL,
+    PlannedRun,
+    Scale,
+    Selection,
+    counted,
+    plan,
+    scale_notes,
+)
 from convdkm.experiments.specification import Category, categories_of, chosen_rows
 from convdkm.experiments.sweeping import Progress, sweep
 from convdkm.presets import preset as preset_of
@@ -28,6 +36,11 @@ from convdkm.training.view import format_duration
 
 Say = Callable[[str], None]
 
+OWN_FLAG = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("dataset", "epochs", "train_size", "inducing", "data_dir", "device")
+} | {"seed": "--seeds"}
+"""Options of a run that ``--set`` leaves to options of their own."""
 STOPPING = "Stopping; runs under way save their state. Ctrl-C again stops at once."
 
 
@@ -42,6 +55,7 @@ class Request:
     seeds: int | None
     scale: Mapping[str, str | None]
     preset: str | None
+    others: Sequence[str]
     where: Mapping[str, str | None]
 
     def categories(self) -> tuple[Category, ...]:
@@ -68,15 +82,35 @@ class Request:
             preset_of(self.preset)
         given = {name: value for name, value in self.scale.items() if value is not None}
         checked = RunConfig.of(given, "the options").flat()
-        return Scale(preset=self.preset, **{name: checked[name] for name in given})
+        others = {name: value for name, value in self._others().items() if name not in IMMATERIAL}
+        return Scale(preset=self.preset, others=others, **{name: checked[name] for name in given})
 
     def place(self) -> dict[str, Any]:
         """Where runs are made: options that do not change their figures."""
-        given = {name: value for name, value in self.where.items() if value is not None}
+        given = {name: value for name, value in self._others().items() if name in IMMATERIAL}
+        given |= {name: value for name, value in self.where.items() if value is not None}
         if "data_dir" in given:
             given["data_dir"] = str(Path(given["data_dir"]).expanduser().resolve())
         RunConfig.of(given, "the options")
         return given
+
+    def _others(self) -> dict[str, str]:
+        """Options given as ``--set NAME=VALUE``: checked, and each written in one way."""
+        given: dict[str, str] = {}
+        for text in self.others:
+            name, equals, value = (part.strip() for part in text.partition("="))
+            name = name.removeprefix("--").replace("-", "_")
+            if not (name and equals and value):
+                raise InvalidInputError(
+                    f"--set needs NAME=VALUE, such as gram_scale=1, got {text!r}"
+                )
+            if own := OWN_FLAG.get(name):
+                raise InvalidInputError(f"--set {text}: that has an option of its own here, {own}")
+            if name in given:
+                raise InvalidInputError(f"--set {name} is given twice")
+            given[name] = value
+        checked = RunConfig.of(given, "--set").flat()
+        return {name: written(checked[name]) for name in given}
 
 
 def run_sweep(
@@ -129,6 +163,11 @@ def run_sweep(
                     for run, outcome in sweep(folder, progress.remaining, engine, where, interrupt):
                         report.add(run, outcome)
     _conclude(report, folder, interrupt)
+
+
+def written(value: Any) -> str:
+    """The value of an option as text that the option takes."""
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _require_data(datasets: Sequence[str], data_dir: str | None) -> None:

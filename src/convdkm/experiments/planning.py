@@ -36,12 +36,16 @@ IMMATERIAL = (
 
 
 class Scale(Part):
-    """What a sweep changes of the paper's runs to make them smaller; None where it does not."""
+    """What a sweep changes of the paper's runs to make them smaller; None where it does not.
+
+    ``others`` are further options of a run, as text that an option of the command line would take.
+    """
 
     preset: str | None = None
     epochs: PositiveInt | None = None
     train_size: PositiveInt | None = None
     inducing: Integers | None = None
+    others: dict[str, str] = Field(default_factory=dict)
 
     @field_validator("preset")
     @classmethod
@@ -52,17 +56,23 @@ class Scale(Part):
 
     def options(self) -> dict[str, Any]:
         """As options of a run."""
-        given = self.model_dump(exclude={"preset"})
-        return {name: value for name, value in given.items() if value is not None}
+        given = self.model_dump(exclude={"preset", "others"})
+        return {
+            **{name: value for name, value in given.items() if value is not None},
+            **self.others,
+        }
 
     def difference(self, other: Scale) -> str:
         """Where another scale differs, in words; empty if nowhere."""
-        mine, theirs = self.model_dump(), other.model_dump()
+        mine, theirs = self._flat(), other._flat()
         return ", ".join(
-            f"{name.replace('_', ' ')} {_words(theirs[name])} and not {_words(value)}"
-            for name, value in mine.items()
-            if value != theirs[name]
+            f"{name.replace('_', ' ')} {_words(theirs.get(name))} and not {_words(mine.get(name))}"
+            for name in dict.fromkeys([*mine, *theirs])
+            if mine.get(name) != theirs.get(name)
         )
+
+    def _flat(self) -> dict[str, Any]:
+        return {**self.model_dump(exclude={"others"}), **self.others}
 
 
 class Selection(Part):
@@ -136,11 +146,13 @@ def settings(table: Category, row: Row, dataset: str, scale: Scale) -> RunConfig
     """All options of a row: preset, base model, the paper's size, the row's own, the scale's."""
     if row.options is None:
         raise InvalidInputError(f"{row.label} ({row.source}) is not a setting that can be run")
-    if scale.inducing is not None and "inducing" in table.varies:
-        raise InvalidInputError(
-            f"the inducing points are what table {table.name!r} varies; choose rows with --rows,"
-            f" such as --rows {table.own_rows[0].name}, in place of --inducing"
-        )
+    for name in scale.options():
+        if name in table.varies:
+            flag = f"--{name}" if name in Scale.model_fields else f"--set {name}"
+            raise InvalidInputError(
+                f"{name} is what table {table.name!r} varies; choose rows with --rows, such as"
+                f" --rows {table.own_rows[0].name}, in place of {flag}"
+            )
     chosen = scale.preset or table.base.preset
     config = preset(chosen).config(dataset).updated(table.base.model)
     if chosen not in OWN_SIZE:
@@ -194,6 +206,7 @@ def scale_notes(tables: Sequence[Category], scale: Scale, chosen: Mapping[str, A
         notes.append(
             f"inducing points {_words(scale.inducing)} in place of {_words(base.size['inducing'])}"
         )
+    notes += [f"{name} {value}" for name, value in scale.others.items()]
     if chosen["seeds"] != base.seeds:
         notes.append(f"{counted(chosen['seeds'], 'seed')} in place of {base.seeds}")
     other = [_name(each) for each in chosen["datasets"] if each not in tables[0].datasets]
