@@ -229,7 +229,13 @@ def test_turning_a_learned_gram_changes_nothing(outcome, monkeypatch):
 
 def test_numbers_may_be_tensors_as_they_are_on_gpus(outcome, monkeypatch):
     by_floats = outcome()
-    for module in ("layers.inducing", "layers.predicted", "kernels.arccos", "kernels.relu_conv"):
+    for module in (
+        "layers.inducing",
+        "layers.predicted",
+        "kernels.fused",
+        "kernels.relu_conv",
+        "kernels.gaussian",
+    ):
         monkeypatch.setattr(f"convdkm.{module}.scalar", lambda value: value)
     require_same_outcome(outcome(), by_floats)
 

@@ -17,6 +17,7 @@ from convdkm.errors import InvalidInputError, NotFiniteError, located
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.head import GPHead, HeadPlan, Marginals
 from convdkm.kernels.arccos import ArcCosine
+from convdkm.kernels.gaussian import NormalisedGaussian
 from convdkm.layers.base import Layer, LayerKL, Plan
 from convdkm.layers.compose import prefixed
 from convdkm.layers.gram_layer import GramLayer
@@ -238,7 +239,7 @@ class DeepKernelMachine(nn.Module):
         """
         compiled = compiled_engine() is not None
         for module in self.modules():
-            if isinstance(module, (ArcCosine, GramLayer)):
+            if isinstance(module, (ArcCosine, NormalisedGaussian, GramLayer)):
                 module.compiled = compiled
         return compiled
 

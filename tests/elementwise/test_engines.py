@@ -8,9 +8,12 @@ import torch
 from convdkm import maps
 from convdkm.elementwise import PIECEWISE, compiled, compiled_engine, engine
 from convdkm.kernels.arccos import arccosine
+from convdkm.kernels.gaussian import GaussianPointwise
+from convdkm.kernels.pointwise import pointwise_convolution
 from convdkm.kernels.relu_conv import relu_convolution
 from convdkm.layers.predicted import Number, predicted
 from convdkm.layers.window import Window
+from convdkm.numerics import safe_sqrt
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 DTYPES = [torch.float32, torch.float64]
@@ -80,6 +83,45 @@ def check_kernel_and_convolution(each_engine, dtype, stride, with_offset):
     require_close(gradients(together, inputs), gradients(apart, inputs), dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gamma", [0.7, 3.0])
+def test_gaussian_and_convolution_are_the_two_one_by_one(dtype, gamma):
+    check_gaussian_and_convolution(PIECEWISE, dtype, gamma)
+
+
+def check_gaussian_and_convolution(each_engine, dtype, gamma):
+    window = Window.of(3, 2, "same", 1, 2)
+    it, ii, tt = (block.requires_grad_() for block in blocks(dtype))
+    weight = torch.randn(6, 5, 3, 3, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    exponent = torch.tensor(gamma, dtype=torch.float64, requires_grad=True)
+    inputs = [it, ii, tt, weight.requires_grad_(), exponent]
+    together = pointwise_convolution(
+        GaussianPointwise(exponent, each_engine), it, ii, tt, weight, window=window
+    )
+    norm = safe_sqrt(ii[:, None, None]) * safe_sqrt(tt[:, None])
+    cosine = it / norm.masked_fill(norm == 0, 1)
+    kernel = norm * torch.exp(exponent.to(dtype) * (cosine - 1))
+    apart = window.convolve(kernel, weight)
+    require_close([together], [apart], dtype)
+    require_close(gradients(together, inputs), gradients(apart, inputs), dtype)
+
+
+def test_a_gaussian_of_points_that_are_zero_is_zero():
+    window = Window.of(3, 1, "same", 1, 2)
+    it, ii, tt = blocks(torch.float64)
+    it[:, 0], ii[0] = 0, 0
+    it[0, :, 1], tt[0, 1] = 0, 0
+    weight = torch.ones(2, 5, 3, 3, dtype=torch.float64)
+    inputs = [block.requires_grad_() for block in (it, ii, tt, weight)]
+    pointwise = GaussianPointwise(torch.tensor(2.0, dtype=torch.float64))
+    value = pointwise_convolution(pointwise, it, ii, tt, weight, window=window)
+    by = gradients(value, inputs)
+    assert all(bool(torch.isfinite(each).all()) for each in (value, *by))
+    assert not by[0][:, 0].any()
+    assert not by[2][0, 1].any()
+    assert by[1][0] == 0
+
+
 @pytest.mark.parametrize("ndim", [1, 3])
 def test_kernel_and_convolution_in_other_dimensions(ndim):
     window = Window.of(3, 1, "same", 1, ndim)
@@ -107,6 +149,7 @@ def test_the_compiled_engine_does_the_same():
     made = the_compiled_engine()
     check_kernel_and_convolution(made, torch.float32, 1, True)
     check_kernel_and_convolution(made, torch.float32, 2, False)
+    check_gaussian_and_convolution(made, torch.float32, 3.0)
     for orthogonal in (True, False):
         check_predicted(made, torch.float32, True, "scale and mean", orthogonal)
         check_predicted(made, torch.float32, False, "none", orthogonal)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from convdkm.elementwise.engine import (
     DiagonalGradient,
+    GaussianGradient,
     ReluGradient,
     VarianceGradient,
     learned,
@@ -70,6 +71,25 @@ def _relu_gradient(
     return grad * supplement, weighted, by_own, grad.sum(1)
 
 
+def _inverse_root(value: Tensor) -> Tensor:
+    return torch.where(value > 0, value.clamp(min=1e-30).rsqrt(), 0)
+
+
+def _gaussian(cross: Tensor, inducing: Tensor, own: Tensor, gamma: Tensor) -> Tensor:
+    cosine = cross * _inverse_root(inducing) * _inverse_root(own)
+    return (gamma * (cosine - 1)).clamp(max=0).exp() * inducing.sqrt() * own.sqrt()
+
+
+def _gaussian_gradient(  # noqa: PLR0917
+    grad: Tensor, value: Tensor, cross: Tensor, inducing: Tensor, own: Tensor, gamma: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    product = grad * value
+    by_cross = gamma * product * _inverse_root(inducing) * _inverse_root(own)
+    weighted = product - by_cross * cross
+    by_own = torch.where(own == 0, 0, 0.5 * weighted.sum(1, keepdim=True) / own)
+    return by_cross, weighted, by_own
+
+
 def _variance(rows: Tensor, inner: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
     residual = (own - (rows * rows).sum(1)).clamp(min=0)
     return residual + (inner * inner).sum(1), residual
@@ -122,6 +142,8 @@ class Compiled:
             compiled_for_rows(_relu),
             compiled_for_rows(_relu_gradient),
         )
+        self.gaussian = compiled_for_rows(_gaussian)
+        self._gaussian_gradient = compiled_for_rows(_gaussian_gradient)
         self._variance = compiled_for_rows(_variance)
         self._variance_gradient = compiled_for_rows(_variance_gradient)
         self.diagonal_variance = compiled_for_rows(_diagonal_variance)
@@ -139,6 +161,12 @@ class Compiled:
         return ReluGradient(
             by_cross, safe_divide(0.5 * weighted.sum(0), inducing), by_own, sums.sum()
         )
+
+    def gaussian_gradient(
+        self, grad: Tensor, value: Tensor, blocks: tuple[Tensor, Tensor, Tensor], gamma: Tensor
+    ) -> GaussianGradient:
+        by_cross, weighted, by_own = self._gaussian_gradient(grad, value, *blocks, gamma)
+        return GaussianGradient(by_cross, safe_divide(0.5 * weighted.sum(0), blocks[1]), by_own)
 
     def variance(
         self, rows: Tensor, own: Tensor, spread: Tensor, shift: Tensor | None

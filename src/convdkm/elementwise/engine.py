@@ -43,12 +43,21 @@ class ReluGradient(NamedTuple):
     offset: Tensor
 
 
+class GaussianGradient(NamedTuple):
+    """Gradients of :meth:`Engine.gaussian` by the blocks of the Gram."""
+
+    cross: Tensor
+    inducing: Tensor
+    own: Tensor
+
+
 class Engine(Protocol):
     r"""Works out the kernel and the learned variance, and their gradients.
 
     The kernel is κ = s + (π − θ)c + β: π times the arc-cosine kernel of order 1, plus an offset,
     with :math:`a = G_{ii}`, :math:`b = g_{tt}`, :math:`c = G_{it}`, :math:`s = \sqrt{ab - c^2}` and
-    θ the angle. The variance is :math:`\max(k_{tt} - |V|^2, 0) + |Q^TV - u|^2`.
+    θ the angle; or :math:`k = h e^{\gamma(c/h - 1)}` with :math:`h = \sqrt{ab}`. The
+    variance is :math:`\max(k_{tt} - |V|^2, 0) + |Q^TV - u|^2`.
     """
 
     def relu(self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None) -> Tensor:
@@ -62,6 +71,23 @@ class Engine(Protocol):
 
         By c it is (π − θ)·grad, by a and b the sums of s·grad over 2a and over 2b; zero where a or
         b is zero.
+        """
+        ...
+
+    def gaussian(self, cross: Tensor, inducing: Tensor, own: Tensor, gamma: Tensor) -> Tensor:
+        """k of ``cross`` (rows, P), ``inducing`` (P,), ``own`` (rows, 1) and ``gamma`` ()."""
+        ...
+
+    def gaussian_gradient(
+        self, grad: Tensor, value: Tensor, blocks: tuple[Tensor, Tensor, Tensor], gamma: Tensor
+    ) -> GaussianGradient:
+        r"""Gradients from that by k, ``grad``, and k itself, ``value``.
+
+        By c it is :math:`\gamma\bar k k/h`, by a and b the sums of :math:`\bar k k(1 - \gamma c/h)`
+        over 2a and over 2b; zero where a or b is zero.
+
+        Args:
+            blocks: ``cross``, ``inducing`` and ``own``, as above.
         """
         ...
 

@@ -10,12 +10,13 @@ from torch import Tensor
 
 from convdkm.elementwise.engine import (
     DiagonalGradient,
+    GaussianGradient,
     ReluGradient,
     VarianceGradient,
     learned,
 )
 from convdkm.maps import pieces
-from convdkm.numerics import safe_divide
+from convdkm.numerics import inverse_root, safe_divide
 
 
 class Piecewise:
@@ -47,6 +48,33 @@ class Piecewise:
             total.add_(part.sum())
         return ReluGradient(
             by_cross, safe_divide(0.5 * by_point, inducing), safe_divide(0.5 * by_own, own), total
+        )
+
+    def gaussian(self, cross: Tensor, inducing: Tensor, own: Tensor, gamma: Tensor) -> Tensor:
+        value, roots = torch.empty_like(cross), own.sqrt()
+        inverse, root = inverse_root(inducing) * gamma, inducing.sqrt()
+        reciprocal = inverse_root(own)
+        for piece in pieces(cross):
+            out = torch.mul(cross[piece], reciprocal[piece], out=value[piece])
+            # Cosines lie between −1 and 1 but for rounding.
+            out.mul_(inverse).sub_(gamma).clamp_(max=0).exp_().mul_(root).mul_(roots[piece])
+        return value
+
+    def gaussian_gradient(
+        self, grad: Tensor, value: Tensor, blocks: tuple[Tensor, Tensor, Tensor], gamma: Tensor
+    ) -> GaussianGradient:
+        cross, inducing, own = blocks
+        by_cross, by_own = torch.empty_like(cross), torch.empty_like(own)
+        by_point = torch.zeros_like(inducing)
+        inverse, reciprocal = inverse_root(inducing) * gamma, inverse_root(own)
+        for piece in pieces(cross):
+            weighted, out = grad[piece] * value[piece], by_cross[piece]
+            torch.mul(weighted, reciprocal[piece], out=out).mul_(inverse)
+            weighted.addcmul_(out, cross[piece], value=-1)
+            torch.sum(weighted, 1, keepdim=True, out=by_own[piece])
+            by_point.add_(weighted.sum(0))
+        return GaussianGradient(
+            by_cross, safe_divide(0.5 * by_point, inducing), safe_divide(0.5 * by_own, own)
         )
 
     def variance(

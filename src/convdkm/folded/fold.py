@@ -47,8 +47,10 @@ from convdkm.folded.steps import (
     Step,
 )
 from convdkm.gram import INDUCING_DTYPE
-from convdkm.kernels.arccos import ArcCosine, ReluConvPlan, ReluPlan
+from convdkm.kernels.arccos import ArcCosine, ReluPlan
 from convdkm.kernels.base import KernelPlan
+from convdkm.kernels.fused import FusedConvPlan, FusedPlan
+from convdkm.kernels.gaussian import GaussianPlan, NormalisedGaussian
 from convdkm.layers.base import IdentityPlan, Plan
 from convdkm.layers.compose import Chain, SkipPlan
 from convdkm.layers.conv import ConvPlan, MixPlan
@@ -174,7 +176,7 @@ def _folded(plan: Plan) -> tuple[Front, Step]:
 
 def _statistics(plan: Any) -> list[RunningStatistics]:
     """The layers of a plan that take statistics of their batches."""
-    if isinstance(plan, ReluConvPlan):
+    if isinstance(plan, FusedConvPlan):
         plan = plan.conv
     found = [getattr(plan, "centre", None), getattr(plan, "norm", None)]
     layers = [each.norm if isinstance(each, NormPlan) else each for each in found]
@@ -192,7 +194,7 @@ def _uses_batch(plan: Plan) -> bool:
 def _is_own(plan: Plan) -> bool:
     """Whether a plan of the library works with a user's own layer."""
     return any(type(layer) not in (Norm, Centre) for layer in _statistics(plan)) or (
-        isinstance(plan, ReluConvPlan) and type(plan.relu.arccosine) is not ArcCosine
+        isinstance(plan, FusedConvPlan) and type(plan.front.kernel) not in _FUSED
     )
 
 
@@ -219,7 +221,7 @@ def _kernel(plan: KernelPlan) -> tuple[Front, Step]:
     except UnknownKernelError as error:
         return None, KeptPlan(plan, f"has the kernel {error}, which {OWN}")
     step: Step = FoldedPointwise(kernel=kernel, inducing=plan.inducing)
-    if isinstance(plan, ReluPlan) and plan.noises:
+    if isinstance(plan, FusedPlan) and plan.noises:
         noises = [("", noise) for noise in plan.noises]
         after = [_noise(noise)[1] for _, noise in noises]
         parts = {f"step{index}": each for index, each in enumerate((step, *after), 1)}
@@ -227,9 +229,9 @@ def _kernel(plan: KernelPlan) -> tuple[Front, Step]:
     return None, step
 
 
-def _relu_conv(plan: ReluConvPlan) -> tuple[Front, Step]:
-    relu, conv = plan.relu, plan.conv
-    if bool((relu.inducing <= 0).any()):
+def _fused_conv(plan: FusedConvPlan) -> tuple[Front, Step]:
+    relu, conv = plan.front, plan.conv
+    if not isinstance(relu, ReluPlan) or bool((relu.inducing <= 0).any()):
         # A kernel cannot be divided by the norm of an inducing point that is zero.
         return None, folded_chain([("", relu), ("", conv)])
     scale = _number(conv.norm)
@@ -301,11 +303,13 @@ def _flatten(plan: FlattenPlan) -> tuple[Front, Step]:
     return None, FoldedFlatten(weight=plan.weight)
 
 
+_FUSED = (ArcCosine, NormalisedGaussian)
 _FOLDS: dict[type[Plan], Callable[[Any], tuple[Front, Step]]] = {
     SkipPlan: _skip,
     KernelPlan: _kernel,
     ReluPlan: _kernel,
-    ReluConvPlan: _relu_conv,
+    GaussianPlan: _kernel,
+    FusedConvPlan: _fused_conv,
     ConvPlan: _conv,
     MixPlan: _mix,
     NoisePlan: _noise,

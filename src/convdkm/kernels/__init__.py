@@ -2,13 +2,8 @@
 
 from convdkm.kernels.arccos import ArcCosine, arccosine
 from convdkm.kernels.base import ConvexCombination, Kernel, Linear, Product, Scaled, Sum
-from convdkm.kernels.isotropic import (
-    Isotropic,
-    Matern,
-    NormalisedGaussian,
-    RationalQuadratic,
-    SquaredExponential,
-)
+from convdkm.kernels.gaussian import NormalisedGaussian
+from convdkm.kernels.isotropic import Isotropic, Matern, RationalQuadratic, SquaredExponential
 from convdkm.numerics import safe_sqrt
 
 __all__ = [

@@ -20,7 +20,6 @@ Here the derivatives are written out; those of order 1 and 2 have no singularity
 
 from __future__ import annotations
 
-import copy
 import math
 from typing import Any
 
@@ -30,14 +29,12 @@ from torch.autograd.function import once_differentiable
 
 from convdkm.elementwise import engine
 from convdkm.errors import InvalidInputError
-from convdkm.gram import INDUCING_DTYPE
 from convdkm.kernels.base import Kernel, KernelPlan, Positive
-from convdkm.kernels.relu_conv import relu_convolution
+from convdkm.kernels.fused import FusedPlan
+from convdkm.kernels.pointwise import Pointwise
+from convdkm.kernels.relu_conv import ReluPointwise
 from convdkm.layers.base import Plan
-from convdkm.layers.conv import ConvPlan, window_variance
-from convdkm.layers.noise import NoisePlan
 from convdkm.numerics import safe_divide
-from convdkm.scalars import as_tensor, scalar
 
 
 def _sine_and_angle(cross: Tensor, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
@@ -189,105 +186,22 @@ class _InducingRelu(torch.autograd.Function):
         return result, by_slope, by_offset
 
 
-class _Affine(torch.autograd.Function):
-    """``gain · (slope · tt + offset) + lift``."""
-
-    @staticmethod
-    def forward(  # noqa: PLR0917
-        ctx: Any,
-        tt: Tensor,
-        slope: Tensor | None,
-        offset: Tensor | None,
-        gain: float,
-        lift: float,
-    ) -> Tensor:
-        ctx.slope, ctx.gain = gain * (1.0 if slope is None else scalar(slope)), gain
-        ctx.save_for_backward(tt, slope)
-        return tt * ctx.slope + (lift + (0.0 if offset is None else gain * scalar(offset)))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        tt, slope = ctx.saved_tensors
-        by_slope = by_offset = None
-        if ctx.needs_input_grad[1]:
-            by_slope = as_tensor(ctx.gain * scalar((grad * tt).sum()), slope)
-        if ctx.needs_input_grad[2]:
-            by_offset = (ctx.gain * grad.sum()).to(INDUCING_DTYPE)
-        return grad * ctx.slope, by_slope, by_offset, None, None
-
-
-class ReluPlan(KernelPlan):
-    """The kernel of order 1, and white noise after it; joins the convolution that follows.
-
-    Attributes:
-        slope, offset: the kernel's two variances, None where it has none.
-        noises: what the layers of noise after it add to the variances.
-    """
-
-    def __init__(self, kernel: ArcCosine, ii: Tensor) -> None:
-        self.arccosine = kernel
-        self.slope, self.offset = kernel.variances(ii)
-        super().__init__(kernel, ii)
-        self.noises: tuple[NoisePlan, ...] = ()
-
-    def inside(self, ii: Tensor) -> Tensor:
-        result: Tensor = _InducingRelu.apply(ii, self.slope, self.offset)
-        return result
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        return super().data(it, tt)[0], self.variance(tt)
-
-    def variance(self, tt: Tensor) -> Tensor:
-        """The outgoing variances, noise included."""
-        gain, lift = 1.0, 0.0
-        for noise in self.noises:
-            gain *= 1 + noise.relative
-            lift = (1 + noise.relative) * lift + noise.absolute
-        result: Tensor = _Affine.apply(tt, self.slope, self.offset, gain, lift)
-        return result
-
-    def joined(self, after: Plan) -> Plan | None:
-        if isinstance(after, NoisePlan):
-            noisier = copy.copy(self)
-            noisier.ii, noisier.noises = after.ii, (*self.noises, after)
-            return noisier
-        if isinstance(after, ConvPlan) and after.window.is_symmetric and not after.window.is_point:
-            return ReluConvPlan(self, after)
-        return None
-
-
-class ReluConvPlan(Plan):
-    r"""The kernel of order 1 and a convolution in one operation.
+class ReluPlan(FusedPlan):
+    r"""The kernel of order 1, and white noise after it.
 
     With κ = π k₁, the convolution of :math:`\sigma_w^2 k_1 + \sigma_b^2` by C is that of
     :math:`\kappa + \pi\sigma_b^2/\sigma_w^2` by :math:`C\sigma_w^2/\pi`.
     """
 
-    def __init__(self, relu: ReluPlan, conv: ConvPlan) -> None:
-        super().__init__(conv.ii)
-        self.relu, self.conv = relu, conv
+    times = 1 / math.pi
 
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        conv, relu = self.conv, self.relu
-        own = window_variance(conv.window, relu.variance(tt), conv.border)
-        weight, own = conv.scaled(own, it.dtype, slope=relu.slope, times=1 / math.pi)
-        conv.window.require_space(it.shape[2:])
-        result = relu_convolution(
-            it,
-            relu.inducing,
-            tt,
-            weight,
-            slope=relu.slope,
-            offset=relu.offset,
-            window=conv.window,
-            engine=engine(compiled=relu.arccosine.compiled),
-        )
-        return result, own
+    def __init__(self, kernel: ArcCosine, ii: Tensor) -> None:
+        self.arccosine = kernel
+        super().__init__(kernel, ii, *kernel.variances(ii))
 
-    def premultiplied(self, matrix: Tensor) -> Plan:
-        return ReluConvPlan(self.relu, self.conv.premultiplied(matrix))
+    def inside(self, ii: Tensor) -> Tensor:
+        result: Tensor = _InducingRelu.apply(ii, self.slope, self.offset)
+        return result
 
-    def joined(self, after: Plan) -> Plan | None:
-        conv = self.conv.joined(after)
-        return None if conv is None else ReluConvPlan(self.relu, conv)
+    def pointwise(self) -> Pointwise:
+        return ReluPointwise(self.slope, self.offset, engine(compiled=self.arccosine.compiled))

@@ -111,26 +111,3 @@ class RationalQuadratic(Isotropic):
     def of_squared_distance(self, r2: Tensor) -> Tensor:
         alpha = self.alpha(r2)
         return torch.exp(-alpha * torch.log1p(r2 / (2 * alpha)))
-
-
-class NormalisedGaussian(Kernel):
-    r"""Normalised Gaussian kernel (Shankar et al., 2020).
-
-    .. math:: k(x, y) = |x||y| \exp\left(\gamma\left(\frac{G_{xy}}{|x||y|} - 1\right)\right),
-              \qquad |x| = \sqrt{G_{xx}}
-
-    It keeps the norm of its input, :math:`k(x, x) = G_{xx}`, and is zero where an input is zero.
-    """
-
-    def __init__(self, gamma: float = 1.0, *, learn: bool = False) -> None:
-        super().__init__()
-        self.gamma = Positive("gamma", gamma, learn=learn)
-
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        norm = safe_sqrt(left) * safe_sqrt(right)
-        zero = norm == 0
-        cosine = (cross / norm.masked_fill(zero, 1)).clamp(-1, 1)
-        return norm * torch.exp(self.gamma(cross) * (cosine - 1))
-
-    def variance(self, own: Tensor) -> Tensor:
-        return own
