@@ -70,7 +70,8 @@ def show_run(folder: Path, checkpoint: str, *, data: bool, data_dir: str | None)
         try:
             images = of_settings(run, run.config.updated(moved)).train_images
         except (ConvDKMError, OSError) as error:
-            notes.append(f"Without explained and spread, which need the images: {error}.")
+            reason = " ".join(str(error).split())
+            notes.append(f"Without explained and spread, which need the images: {reason}.")
     gradients, note = _noted_gradients(folder / "layers.csv")
     notes += [note] if note else []
     _show(run, f"after step {run.step}", run.readings(images), gradients, notes)
