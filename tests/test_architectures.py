@@ -55,6 +55,7 @@ OPTIONS = {
     "real patches, centred, whitened": {
         "mixing": "patches",
         "centre": True,
+        "mixing_parameterisation": "whitened",
         "gram_parameterisation": "whitened",
         "gram_scale": 100.0,
         "head_parameterisation": "whitened",

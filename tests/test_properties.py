@@ -444,6 +444,7 @@ def resnet_options(draw, likelihoods=tuple(LIKELIHOODS), kernels=tuple(KERNELS))
     return {
         "centre": draw(st.booleans()),
         "mixing": draw(pick(["random", "patches"])),
+        "mixing_parameterisation": draw(parameterisations),
         "gram_parameterisation": draw(parameterisations),
         "head_parameterisation": draw(parameterisations),
         "head_covariance": draw(pick(["shared", "per-output"])),

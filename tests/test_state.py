@@ -33,7 +33,11 @@ VARIANTS = {
     "linear top": {"top": "linear"},
     "linear top with mixing": {"top": "linear+mix"},
     "pooled top with mixing": {"top": "gap+mix"},
-    "whitened": {"gram_parameterisation": "whitened", "head_parameterisation": "whitened"},
+    "whitened": {
+        "mixing_parameterisation": "whitened",
+        "gram_parameterisation": "whitened",
+        "head_parameterisation": "whitened",
+    },
     "scaled": {"gram_scale": 30.0, "learn_gram_scale": True, "learn_skip": True},
     "outputs of their own": {"head_covariance": "per-output", "head_kl": "mean"},
     "gaussian": {"likelihood": "gaussian"},

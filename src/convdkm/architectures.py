@@ -74,6 +74,7 @@ def resnet(
     input_stride: int = 1,
     border: Border = "zero",
     mixing: MixingInit = "random",
+    mixing_parameterisation: Parameterisation = "direct",
     gram_parameterisation: Parameterisation = "direct",
     gram_scale: float = 1.0,
     learn_gram_scale: bool = False,
@@ -117,7 +118,8 @@ def resnet(
         input_stride: stride of the input patches; 2 quarters the cost of the layers before the
             first strided block.
         border: what Γ_tt does at the border, see :class:`Conv`.
-        mixing: how the mixing weights start, ``"random"`` or real ``"patches"``.
+        mixing, mixing_parameterisation: how the mixing weights start, ``"random"`` or real
+            ``"patches"``, and what of them is learned, see :class:`Conv`.
         gram_parameterisation, gram_scale, learn_gram_scale, divide_gram: see :class:`GramLayer`.
         skip_weight, learn_skip: see :class:`Skip`.
         top: ``"gap"``, ``"linear"``, or either with mixing weights (``"gap+mix"``).
@@ -160,7 +162,16 @@ def resnet(
         return Sequential(Noise(jitter, jitter), own, Noise(jitter, jitter)) if jitter else own
 
     def conv(before: int, after: int, size: int, stride: int) -> Conv:
-        return Conv(before, after, size, stride=stride, border=border, mixing=mixing, ndim=ndim)
+        return Conv(
+            before,
+            after,
+            size,
+            stride=stride,
+            border=border,
+            mixing=mixing,
+            parameterisation=mixing_parameterisation,
+            ndim=ndim,
+        )
 
     def layer(before: int, after: int, stride: int = 1) -> Sequential:
         gram = GramLayer(

@@ -160,6 +160,9 @@ class ModelConfig(Section):
     centre: bool = Field(False, description="centre every Gram before it is normalised")
     border: Border = Field("zero", description="what the variance of a pixel is at the border")
     mixing: MixingInit = Field("random", description="how the mixing weights C start")
+    mixing_parameterisation: Parameterisation = Field(
+        "direct", description="learn C itself, or relative to the incoming Gram"
+    )
     gram_parameterisation: Parameterisation = Field(
         "direct", description="learn G_ii itself, or relative to K_ii"
     )

@@ -114,6 +114,27 @@ def test_real_patches_explain_more_than_random_ones():
     assert 0 < left[1] < left[0]
 
 
+@pytest.mark.parametrize("mixing", ["random", "patches"])
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_whitened_weights_make_the_same_machine(mixing, ndim):
+    """C = C̃ L⁻¹: other coordinates of the weights, and real patches are the same patches."""
+    gram = random_gram(generator_of(f"whitened {ndim}"), 6, 4, SPACES[ndim])
+    options = {"mixing": mixing, "ndim": ndim}
+    direct = dkm.Conv(6, 5, 2, **options)
+    whitened = dkm.Conv(6, 5, 2, parameterisation="whitened", **options)
+    with torch.no_grad():
+        for conv in (direct, whitened):
+            conv.initialise(gram, torch.Generator().manual_seed(3))
+        if mixing == "random":
+            factor = torch.linalg.cholesky(gram.ii)
+            weight = direct.weight.movedim(1, -1) @ factor
+            whitened.weight.copy_(weight.movedim(-1, 1))
+        one, other = whitened(gram), direct(gram)
+    for name in ("ii", "it", "tt"):
+        assert oracle.deviation(array(getattr(one, name)), array(getattr(other, name))) < 1e-10
+    assert not torch.allclose(whitened.weight, direct.weight)
+
+
 def test_too_few_patches_for_the_inducing_points():
     gram = random_gram(generator_of("few"), 4, 1, (2, 2))
     with pytest.raises(dkm.InvalidInputError, match="only 4 patches"):

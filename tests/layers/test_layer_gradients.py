@@ -30,6 +30,10 @@ LAYERS = {
             ("local", "local", "batch", "location"),
         )
     },
+    "Conv, whitened": (
+        lambda: dkm.Conv(POINTS, POINTS, 2, parameterisation="whitened"),
+        (2, 2),
+    ),
     "Centre": (dkm.Centre, (2, 2)),
     "Skip": (lambda: dkm.Skip(dkm.ArcCosine(), weight=0.3, learn=True), (2, 2)),
     "Noise": (lambda: dkm.Noise(0.1, 0.2), (2,)),

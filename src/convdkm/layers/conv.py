@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice, check_positive
-from convdkm.choices import Border, MixingInit
+from convdkm.choices import Border, MixingInit, Parameterisation
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer, Plan, require_inducing
-from convdkm.layers.inducing import cast_product, mixed
+from convdkm.layers.inducing import cast_product, mixed, mixed_whitened
 from convdkm.layers.norm import NormPlan
 from convdkm.layers.window import Padding, Size, Window
 from convdkm.numerics import (
@@ -133,6 +133,11 @@ class Conv(Layer):
         mixing: how C starts. ``"random"`` (the paper): Gaussian of variance ``1/in_inducing``.
             ``"patches"``: each new inducing point is a real patch of the layer below, chosen at
             :meth:`initialise` greedily from a pool; until then C is random.
+        parameterisation: ``"direct"`` (the paper): C itself is learned. ``"whitened"``:
+            :math:`\tilde C` with :math:`C_d = \tilde C_d L^{-1}` and :math:`\Omega_{ii} = LL^T`, so
+            that :math:`\Gamma_{ii} = \tfrac1D\sum_d \tilde C_d\tilde C_d^T`. The machine is the
+            same; steps of the optimiser no longer depend on how alike the incoming inducing points
+            are, which in a kernel with a large constant part is much.
         ndim: number of spatial axes, 1 to 3.
 
     The weights have shape ``(out_inducing, in_inducing, *kernel_size)``, as those of a CNN.
@@ -149,15 +154,17 @@ class Conv(Layer):
         dilation: Size = 1,
         border: Border = "zero",
         mixing: MixingInit = "random",
+        parameterisation: Parameterisation = "direct",
         ndim: int = 2,
     ) -> None:
         super().__init__()
         check_positive(in_inducing=in_inducing, out_inducing=out_inducing)
         check_choice("border", border, Border)
         check_choice("mixing", mixing, MixingInit)
+        check_choice("parameterisation", parameterisation, Parameterisation)
         self.in_inducing, self.out_inducing = in_inducing, out_inducing
         self.window = Window.of(kernel_size, stride, padding, dilation, ndim)
-        self.border, self.mixing = border, mixing
+        self.border, self.mixing, self.parameterisation = border, mixing, parameterisation
         shape = (out_inducing, in_inducing, *self.window.size)
         self.weight = nn.Parameter(torch.empty(shape, dtype=INDUCING_DTYPE))
         self.draw_weights()
@@ -170,6 +177,8 @@ class Conv(Layer):
 
     def plan(self, ii: Tensor) -> Plan:
         require_inducing(ii, self.in_inducing)
+        if self.parameterisation == "whitened":
+            return ConvPlan(*mixed_whitened(self.weight, ii), self.window, self.border)
         return ConvPlan(mixed(self.weight, ii), self.weight, self.window, self.border)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
@@ -182,10 +191,11 @@ class Conv(Layer):
         return self(gram)
 
     def _real_patches(self, gram: Gram, generator: torch.Generator | None) -> Tensor:
-        r"""C that makes inducing points of real patches of the layer below.
+        r"""Weights that make inducing points of real patches of the layer below.
 
         The patch with content :math:`\Omega_{ti}(d)` at offset d has
-        :math:`C_d = \Omega_{ti}(d)\,\Omega_{ii}^{-1}`.
+        :math:`C_d = \Omega_{ti}(d)\,\Omega_{ii}^{-1}` and
+        :math:`\tilde C_d = \Omega_{ti}(d)\,L^{-T}`.
         The candidates' features are their whitened coordinates at every offset, so that the
         pivots maximise what is explained of the others in the kernel of the outgoing Gram.
         """
@@ -206,8 +216,9 @@ class Conv(Layer):
         patches = self.window.patches(white, compact, where)
         features = patches.flatten(1) / self.window.count**0.5
         chosen = patches[pivoted_cholesky_order(features, self.out_inducing)].flatten(2)
-        weight = torch.linalg.solve_triangular(factor.T, chosen, upper=True)
-        return weight.reshape(self.weight.shape)
+        if self.parameterisation == "direct":
+            chosen = torch.linalg.solve_triangular(factor.T, chosen, upper=True)
+        return chosen.reshape(self.weight.shape)
 
     def extra_repr(self) -> str:
         return f"{self.in_inducing}, {self.out_inducing}, {self.window}, border={self.border!r}"

@@ -75,6 +75,63 @@ class _Mixed(torch.autograd.Function):
         return by_weight, placed.reshape(-1, width).T @ pushed
 
 
+class WhitenedMixing(NamedTuple):
+    r""":math:`\Gamma_{ii}`, and the mixing weights C that the data is convolved with."""
+
+    ii: Tensor
+    weight: Tensor
+
+
+def mixed_whitened(weight: Tensor, ii: Tensor) -> WhitenedMixing:
+    r"""Weights relative to the incoming Gram :math:`G_{ii} = LL^T`.
+
+    With :math:`C_s = \tilde C_s L^{-1}`,
+    :math:`\tfrac1S \sum_s C_s G_{ii} C_s^T = \tfrac1S \sum_s \tilde C_s \tilde C_s^T`,
+    whatever the scales and correlations of the incoming inducing points.
+
+    Args:
+        weight: :math:`\tilde C`, ``(Q, P, *places)``.
+        ii: ``(P, P)``.
+    """
+    factor = cholesky_factor(ii.detach(), "the Gram matrix that is convolved")
+    return WhitenedMixing(*_MixedWhitened.apply(weight, ii, factor))
+
+
+class _MixedWhitened(torch.autograd.Function):
+    r"""With :math:`X = L^{-1}` and the symmetric part of :math:`\bar\Gamma`
+
+    .. math:: \bar{\tilde C}_s = \tfrac2S\bar\Gamma\tilde C_s + \bar C_s X^T, \qquad
+              \bar X = \sum_s \tilde C_s^T \bar C_s.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ii: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        inverse = inverse_of_lower(factor)
+        placed = weight.flatten(2).mT.contiguous()  # (Q, S, P)
+        ctx.shape = weight.shape
+        ctx.save_for_backward(placed, factor, inverse)
+        ctx.set_materialize_grads(False)
+        flat = placed.flatten(1)
+        gram = (flat @ flat.T).mul_(1 / placed.shape[1])
+        return gram, (placed @ inverse).mT.reshape(weight.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_gram: Tensor | None, by_mixing: Tensor | None) -> Any:
+        placed, factor, inverse = ctx.saved_tensors
+        by_placed, by_ii = torch.zeros_like(placed), None
+        if by_gram is not None:
+            pull = (by_gram + by_gram.T).mul_(1 / placed.shape[1])
+            by_placed = (pull @ placed.flatten(1)).reshape(placed.shape)
+        if by_mixing is not None:
+            given = by_mixing.flatten(2).mT  # (Q, S, P)
+            by_placed = by_placed + given @ inverse.T
+            width = placed.shape[2]
+            by_inverse = placed.reshape(-1, width).T @ given.reshape(-1, width)
+            by_ii = gradient_of_factorised(factor, inverse, None, by_inverse)
+        return by_placed.mT.reshape(ctx.shape), by_ii, None
+
+
 def cast_product(
     left: Tensor | None, weight: Tensor, number: Tensor | None, times: float, dtype: torch.dtype
 ) -> Tensor:

@@ -37,6 +37,7 @@ def build_model(
         "input_stride",
         "border",
         "mixing",
+        "mixing_parameterisation",
         "gram_parameterisation",
         "gram_scale",
         "learn_gram_scale",
