@@ -208,6 +208,7 @@ _SUBMODULES = (
     "data",
     "estimators",
     "exact",
+    "insight",
     "kernels",
     "layers",
     "report",

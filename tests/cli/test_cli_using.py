@@ -1,4 +1,4 @@
-"""``evaluate``, ``predict``, ``show`` and ``presets``."""
+"""``evaluate``, ``predict`` and ``presets``."""
 
 import csv
 import io
@@ -11,10 +11,7 @@ import yaml
 from cli_helpers import PHOTO, fail, succeed
 from PIL import Image
 
-from convdkm.cli.output import console
-from convdkm.cli.show import machine_table
 from convdkm.config import RunConfig
-from convdkm.summary import LayerSummary
 
 # -- evaluate --------------------------------------------------------------------------------------
 
@@ -146,41 +143,6 @@ def test_a_gaussian_likelihood_has_no_mutual_information(arrays, photos, tmp_pat
     row = next(csv.DictReader(io.StringIO(succeed(*command, "-f", "csv").out)))
     assert row["mutual_information"] == ""
     assert "inf" in succeed("show", folder).out
-
-
-# -- show ------------------------------------------------------------------------------------------
-
-
-def test_the_machine_layer_by_layer(digits_run, final):
-    out = succeed("show", digits_run).out
-    lines = [line.rstrip() for line in out.splitlines()]
-    assert max(map(len, lines)) <= 80
-    assert "…" not in out
-    for block in ("stem", "stage1.block1", "stage2.block1"):
-        assert block in lines
-    gram = next(line for line in lines if line.startswith("  second.gram")).split()
-    assert gram[:4] == ["second.gram", "GramLayer", "8", "8×8"]
-    total = next(line for line in lines if line.startswith("all ")).split()
-    assert total[1] == f"{final['parameters']:,}"
-    assert f"{final['test_accuracy']:.2%}" in out
-
-
-def test_a_large_machine_fits_into_80_columns():
-    large = [
-        ("stage3.block3", "shortcut.centre", "Centre", 2048, (32, 32), 0, None, None),
-        ("stage3.block3", "second.kernel.0", "Noise", 2048, (32, 32), 0, None, None),
-        ("stage3.block3", "second.gram", "GramLayer", 2048, (32, 32), 4_194_304, 0.01, 123456.7),
-        ("", "pool", "GlobalAveragePool", 2048, (), 0, None, None),
-    ]
-    rows = [
-        LayerSummary(f"body.{block}.{part}", block, part, *rest) for block, part, *rest in large
-    ]
-    screen = console()
-    with screen.capture() as captured:
-        screen.print(machine_table(rows))
-    lines = captured.get().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert len(lines) == 2 + 1 + len(rows) + 2, "no cell takes two lines"
 
 
 # -- presets ---------------------------------------------------------------------------------------

@@ -9,7 +9,9 @@ from html_page import Page
 
 import convdkm as dkm
 from convdkm.cli import run as program
+from convdkm.insight.look import short_names
 from convdkm.report import write_report
+from convdkm.report.curves import layer_curves
 from convdkm.report.record import Record
 
 ALL = [
@@ -118,6 +120,38 @@ def test_a_run_whose_images_are_gone(copy):
     assert "images" not in page.sections
     assert "Nothing that needs images" in page.text
     assert "/gone/away" in page.text
+
+
+INSTRUMENTS = (
+    "Variance of training images that the inducing points explain",
+    "Spread of correlations over images",
+    "Gradient of each Gram layer beside its parameters",
+)
+
+
+def test_the_instruments_are_followed_from_the_start(digits_run, digits_page):
+    assert all(title in digits_page.text for title in INSTRUMENTS)
+    record = Record.read(digits_run)
+    noted = record.layers
+    grams = [name for name, values in noted[0].items() if "spread" in values]
+    spread = layer_curves(record, "spread", "").series
+    assert [each.label for each in spread] == short_names(grams)
+    for name, each in zip(grams, spread, strict=True):
+        assert each.x == [0, 1, 2]
+        assert each.y == [noted[epoch][name]["spread"] for epoch in (0, 1, 2)]
+    assert [each.x for each in layer_curves(record).series] == [[1, 2]] * len(grams)
+    assert len(layer_curves(record, "gradient", "").series) == len(grams)
+
+
+def test_a_record_of_before_the_instruments(copy):
+    old = {1: {"body.stem.gram": 1.5}, 2: {"body.stem.gram": 2.5}}
+    rows = [f"{epoch},{n},{kl}" for epoch, layers in old.items() for n, kl in layers.items()]
+    (copy / "layers.csv").write_text("\n".join(["epoch,layer,kl", *rows, ""]))
+    page = page_of([copy], data=False)
+    assert "KL of each Gram layer" in page.text
+    assert not any(title in page.text for title in INSTRUMENTS)
+    (series,) = layer_curves(Record.read(copy)).series
+    assert (series.x, series.y) == ([1, 2], [1.5, 2.5])
 
 
 def test_a_run_whose_images_are_others(copy, tmp_path):

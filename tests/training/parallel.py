@@ -20,7 +20,7 @@ from convdkm.layers.base import IdentityPlan
 from convdkm.training.batches import Batches
 from convdkm.training.checkpoint import CheckpointStore
 from convdkm.training.loop import Trainer
-from convdkm.training.sinks import MemorySink
+from convdkm.training.sinks import MemorySink, read_layers
 from convdkm.training.world import World, joined_world
 
 BATCH = 256
@@ -206,6 +206,11 @@ def step_of(folder):
 def require_same_runs(folder, whole):
     for name in ("steps.csv", "epochs.csv"):
         require_same_records(rows(folder / name), rows(whole / name))
+    ours, theirs = (read_layers(each / "layers.csv") for each in (folder, whole))
+    assert list(ours) == list(theirs) == list(range(len(theirs)))
+    for epoch, layers in theirs.items():
+        assert list(ours[epoch]) == list(layers)
+        require_same_records(ours[epoch].values(), layers.values(), 1e-5)
     figures = [json.loads((each / "metrics.json").read_text()) for each in (folder, whole)]
     require_same_records(figures[:1], figures[1:])
 

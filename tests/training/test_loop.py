@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 import convdkm as dkm
 from convdkm.config import TrainingConfig
 from convdkm.errors import NotFiniteError, NotPositiveDefiniteError
+from convdkm.insight import gradient_ratios, readings
 from convdkm.training.batches import Batches
 from convdkm.training.checkpoint import CheckpointStore
 from convdkm.training.loop import Trainer, TrainingFailedError
@@ -79,7 +81,63 @@ def test_it_learns_and_records(machine, images, labels):
     weights = [12, 12, 12, 4]
     mean = sum(w * values["objective"] for w, values in zip(weights, epoch, strict=True)) / 40
     assert math.isclose(first["objective"], mean, rel_tol=1e-9)
-    assert set(sink.epochs[0].layers) == set(machine.plan().kl)
+
+
+GRAMS = {"kl", "scale_kl", "shape_kl", "explained", "spread", "gradient"}
+
+
+def test_it_notes_the_instruments_at_the_start_and_after_epochs(machine, images, labels):
+    fresh, sink = copy.deepcopy(machine), MemorySink()
+    trainer = trainer_of(machine, images, labels, sinks=[sink], evaluate_every=2)
+    trainer.run()
+    assert [record.epoch for record in sink.readings] == [0, 1, 2, 3]
+    assert [record.step for record in sink.readings] == [0, 4, 8, 12]
+    grams = set(machine.plan().kl)
+    learned = [
+        name for name, module in machine.named_modules() if [*module.parameters(recurse=False)]
+    ]
+    zero = {name for name in learned if name.endswith("norm")}  # logarithms of scales, at first
+    for record in sink.readings:
+        names = [name for name in learned if record.epoch or name not in zero]
+        assert list(record.values) == names
+        evaluated = record.epoch != 1
+        for name, values in record.values.items():
+            assert values.keys() == (
+                {"gradient"} if name not in grams else GRAMS if evaluated else {"kl", "gradient"}
+            )
+    clean = list(trainer.batches.clean(128, 12))
+    for record, state in ((sink.readings[0], fresh), (sink.readings[-1], machine)):
+        for name, reading in readings(state, clean).items():
+            noted = dict(record.values[name])
+            del noted["gradient"]
+            assert noted == asdict(reading)
+    # The first gradient is that of the first step, where the parameters are still the first ones.
+    again = trainer_of(fresh, images, labels)
+    again.gradients(*next(again.batches.epoch(0)))
+    expected = {name: values["gradient"] for name, values in sink.readings[0].values.items()}
+    assert gradient_ratios(fresh) == pytest.approx(expected, rel=1e-6)
+
+
+def test_instruments_change_nothing(machine, images, labels, monkeypatch):
+    """A run that notes them ends where one does that has nowhere to note them."""
+    other = copy.deepcopy(machine)
+    trainer_of(machine, images, labels, sinks=[MemorySink()], evaluate_every=1).run()
+    silent = trainer_of(other, images, labels, evaluate_every=1)
+    monkeypatch.setattr("convdkm.training.loop.readings", lambda *_: pytest.fail("were read"))
+    silent.run()
+    assert same(machine, other)
+
+
+def test_instruments_that_cannot_be_read_do_not_stop_a_run(machine, images, labels, monkeypatch):
+    def fails(*_):
+        raise NotFiniteError("the kernel matrix K_ii", torch.float64, 6, 1)
+
+    monkeypatch.setattr("convdkm.training.loop.readings", fails)
+    sink = MemorySink()
+    assert trainer_of(machine, images, labels, epochs=1, sinks=[sink]).run().step == 4
+    assert [level for level, _ in sink.messages] == ["warning", "warning"]
+    assert "instruments of layers could not be read: the kernel matrix K_ii" in sink.messages[0][1]
+    assert all({"kl", "gradient"} >= values.keys() for values in sink.readings[0].values.values())
 
 
 def test_the_users_random_state_is_left_alone(machine, images, labels):

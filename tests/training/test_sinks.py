@@ -11,9 +11,11 @@ import pytest
 
 from convdkm import InvalidInputError
 from convdkm.training import sinks as sinks_module
+from convdkm.training import tables as tables_module
 from convdkm.training.sinks import (
     CsvSink,
     EpochRecord,
+    LayersRecord,
     MemorySink,
     RunInfo,
     Sink,
@@ -42,14 +44,27 @@ def step_record(step, steps_per_epoch=4):
 
 def epoch_record(epoch, steps_per_epoch=4):
     values = {"objective": -1 / epoch, "test_accuracy": 1 - 0.3**epoch}
-    layers = {"body.0": epoch / 3, "body.1.left": epoch / 7}
-    return EpochRecord(epoch, epoch * steps_per_epoch, values, layers)
+    return EpochRecord(epoch, epoch * steps_per_epoch, values)
+
+
+def layers_record(epoch, steps_per_epoch=4):
+    of_gram = {
+        "kl": epoch / 3,
+        "explained": 0.25,
+        "spread": 0.5**epoch,
+        "gradient": 1 / (1 + epoch),
+    }
+    values = {"input": {"gradient": 2.0}, "body.0": of_gram, "body.1.left": {"kl": epoch / 7}}
+    return LayersRecord(epoch, epoch * steps_per_epoch, values)
 
 
 def run(sink, first, last, steps_per_epoch=4):
     for step in range(first, last + 1):
+        if step == 1:
+            sink.layers(layers_record(0))
         sink.step(step_record(step, steps_per_epoch))
         if step % steps_per_epoch == 0:
+            sink.layers(layers_record(step // steps_per_epoch, steps_per_epoch))
             sink.epoch(epoch_record(step // steps_per_epoch, steps_per_epoch))
 
 
@@ -85,9 +100,16 @@ def test_epochs_and_layers_have_files_of_their_own(tmp_path):
     folder = tmp_path / "new" / "folder"
     assert [row["epoch"] for row in read_csv(folder / "epochs.csv")] == [1, 2]
     assert read_layers(folder / "layers.csv") == {
-        epoch: dict(epoch_record(epoch).layers) for epoch in (1, 2)
+        epoch: layers_record(epoch).values for epoch in (0, 1, 2)
     }
-    assert (folder / "layers.csv").read_text().startswith("epoch,layer,kl\n1,body.0,0.3333333333")
+    assert (
+        (folder / "layers.csv")
+        .read_text()
+        .startswith(
+            "epoch,layer,kl,scale_kl,shape_kl,explained,spread,gradient\n"
+            "0,input,,,,,,2.0\n0,body.0,0.0,,,0.25,1.0,1.0\n0,body.1.left,0.0,,,,,\n1,input,"
+        )
+    )
     assert read_csv(folder / "absent.csv") == []
 
 
@@ -143,6 +165,25 @@ def test_a_torn_end_is_dropped_wherever_it_was_torn(tmp_path, name):
         assert contents(tmp_path) == whole
 
 
+OLD_LAYERS = "epoch,layer,kl\n1,body.0,0.5\n1,body.1.left,0.25\n2,body.0,0.75\n2,body.1.left,1.5\n"
+
+
+def test_a_run_of_before_the_instruments_is_read_and_goes_on(tmp_path):
+    with CsvSink(tmp_path) as sink:
+        run(sink, 1, 8)
+    (tmp_path / "layers.csv").write_text(OLD_LAYERS)
+    old = {"body.0": {"kl": 0.5}, "body.1.left": {"kl": 0.25}}
+    assert read_layers(tmp_path / "layers.csv")[1] == old
+    with CsvSink(tmp_path, keep_through_step=6) as sink:
+        assert read_layers(tmp_path / "layers.csv") == {1: old}
+        run(sink, 7, 12)
+    layers = read_layers(tmp_path / "layers.csv")
+    assert layers == {1: old, 2: layers_record(2).values, 3: layers_record(3).values}
+    lines = (tmp_path / "layers.csv").read_text().splitlines()
+    assert lines[0] == "epoch,layer,kl,gradient,explained,spread"
+    assert lines[1] == "1,body.0,0.5,,,"
+
+
 def test_columns_of_dropped_rows_are_dropped(tmp_path):
     with CsvSink(tmp_path) as sink:
         sink.step(StepRecord(1, 1, {"a": 1}))
@@ -174,7 +215,7 @@ def test_a_rewrite_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     def full_disk(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sinks_module.os, "fsync", full_disk)
+    monkeypatch.setattr(tables_module.os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space left"):
         sink.step(StepRecord(2, 1, {"b": 1}))
     assert contents(tmp_path) == before
@@ -233,11 +274,12 @@ def test_records_go_to_every_sink():
         assert sink.infos == [INFO]
         assert [record.step for record in sink.steps] == [1, 2, 3, 4]
         assert sink.epochs == [epoch_record(1)]
+        assert sink.readings == [layers_record(0), layers_record(1)]
         assert sink.messages == [("info", "all is well")]
         assert sink.closed
 
 
-@pytest.mark.parametrize("where", ["start", "step", "epoch", "message"])
+@pytest.mark.parametrize("where", ["start", "step", "epoch", "layers", "message"])
 @pytest.mark.parametrize("position", [0, 1])
 def test_a_sink_that_fails_is_reported_once_and_dropped(where, position):
     broken, healthy = Broken(where), MemorySink()
@@ -260,7 +302,7 @@ def test_all_may_fail():
     assert together.sinks == []
 
 
-@pytest.mark.parametrize("where", ["start", "step", "epoch", "message", "close"])
+@pytest.mark.parametrize("where", ["start", "step", "epoch", "layers", "message", "close"])
 def test_the_failure_of_an_essential_sink_is_raised(where):
     healthy = MemorySink()
     together = Sinks([Broken(where, essential=True), healthy])
@@ -311,7 +353,9 @@ def test_tensorboard_holds_the_values(tmp_path):
     objectives = scalars(tmp_path, "step/objective")
     assert objectives == pytest.approx({2: -1 / 2, 4: -1 / 4})
     assert scalars(tmp_path, "epoch/test_accuracy") == pytest.approx({4: 0.7})
-    assert scalars(tmp_path, "layer_kl/body.1.left") == pytest.approx({4: 1 / 7})
+    assert scalars(tmp_path, "layer_kl/body.1.left") == pytest.approx({0: 0, 4: 1 / 7})
+    assert scalars(tmp_path, "layer_spread/body.0") == pytest.approx({0: 1, 4: 0.5})
+    assert scalars(tmp_path, "layer_gradient/input") == pytest.approx({0: 2, 4: 2})
     [text] = events(tmp_path).Tensors("run/text_summary")
     assert b"| preset | small |" in text.tensor_proto.string_val[0]
 
@@ -343,7 +387,7 @@ def test_without_tensorboard_the_error_says_what_to_install(tmp_path, monkeypatc
         TensorBoardSink(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["sinks", "view"])
+@pytest.mark.parametrize("name", ["sinks", "tables", "view"])
 def test_logging_does_not_import_torch_by_itself(name):
     source = Path(sinks_module.__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
     imported = []

@@ -11,6 +11,7 @@ import typer
 from convdkm.cli.arguments import CheckpointName, DataDir, Device, Quiet, RunFolder
 from convdkm.cli.help import Command, Group
 from convdkm.cli.report_command import report
+from convdkm.cli.show_command import show
 from convdkm.cli.sweep import sweep
 from convdkm.cli.tables import tables
 
@@ -215,17 +216,6 @@ def export(
     from convdkm.cli.export import export_run
 
     export_run(run, file, checkpoint=checkpoint, deterministic=deterministic, force=force)
-
-
-def show(run: RunFolder, checkpoint: CheckpointName = "last") -> None:
-    """Show the machine of a run, layer by layer.
-
-    P_i is the number of inducing points, space the places of the feature map, ν the weight of the
-    KL, which is in nats.
-    """
-    from convdkm.cli.show import show_run
-
-    show_run(run, checkpoint)
 
 
 def presets(

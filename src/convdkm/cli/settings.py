@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +44,17 @@ def checked_dataset(name: str) -> str:
             " a folder of images or of an .npz file"
         )
     return str(path.resolve())
+
+
+def given_options(texts: Iterable[str]) -> dict[str, str]:
+    """Options given as ``--set NAME=VALUE``, by their names in the configuration."""
+    given: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        name = name.removeprefix("--").replace("-", "_")
+        if not (name and equals and value):
+            raise InvalidInputError(f"--set needs NAME=VALUE, such as gram_scale=1, got {text!r}")
+        if name in given:
+            raise InvalidInputError(f"--set {name} is given twice")
+        given[name] = value
+    return given

@@ -3,64 +3,211 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from convdkm.cli.output import console, metrics_table, plain_table
+from convdkm.cli.output import UNBOUNDED, console, metrics_table, plain_table
+from convdkm.cli.settings import given_options, resolve
+from convdkm.errors import ConvDKMError, InvalidInputError
 
 if TYPE_CHECKING:
+    from convdkm.insight import Reading
     from convdkm.summary import LayerSummary
+    from convdkm.training.run import Run
 
 COLUMNS = ("layer", "kind", "P_i", "space", "parameters", "ν", "KL")
+LEAVE_OUT = ((), ("kind",), ("kind", "parameters"))
+"""Columns that are left out where a terminal is too narrow for all: as few as will do."""
 
 
-def show_run(folder: Path, checkpoint: str) -> None:
+def show_subject(
+    subject: str,
+    *,
+    checkpoint: str,
+    data: bool,
+    data_dir: str | None,
+    preset: str | None,
+    config: Path | None,
+    others: Sequence[str],
+) -> None:
+    """Print the machine of a run, or that with which training on a data set begins."""
+    from convdkm.data.registry import is_known
+
+    is_run = (Path(subject) / "config.yaml").is_file()
+    settings = {"--preset": preset, "--config": config, "--set": others}
+    given = [name for name, value in settings.items() if value]
+    if not given and (is_run or not is_known(subject)):
+        show_run(Path(subject), checkpoint, data=data, data_dir=data_dir)
+        return
+    if is_run:
+        raise InvalidInputError(
+            f"{subject} is a run, which has settings of its own: {given[0]} goes with a data set"
+        )
+    if checkpoint != "last" or not data:
+        raise InvalidInputError(
+            "--checkpoint and --no-data go with a run; a machine at its start is made from data"
+        )
+    options = given_options(others)
+    if data_dir is not None:
+        options["data_dir"] = data_dir
+    show_start(subject, preset, config, options)
+
+
+def show_run(folder: Path, checkpoint: str, *, data: bool, data_dir: str | None) -> None:
     """Print the machine of a run, layer by layer, and its figures."""
     from convdkm.cli.evaluate import open_run
+    from convdkm.report.findings import of_settings
+
+    run = open_run(folder, checkpoint, "cpu")
+    notes = []
+    images = None
+    if data:
+        moved = {} if data_dir is None else {"data_dir": data_dir}
+        try:
+            images = of_settings(run, run.config.updated(moved)).train_images
+        except (ConvDKMError, OSError) as error:
+            reason = " ".join(str(error).split())
+            notes.append(f"Without explained and spread, which need the images: {reason}.")
+    gradients, note = _noted_gradients(folder / "layers.csv")
+    notes += [note] if note else []
+    _show(run, f"after step {run.step}", run.readings(images), gradients, notes)
+
+
+def _noted_gradients(path: Path) -> tuple[dict[str, float], str]:
+    """The last gradients that training has noted, and what they are; older runs have none."""
+    from convdkm.training.sinks import read_layers
+
+    try:
+        noted = read_layers(path)
+    except (ConvDKMError, ValueError, KeyError) as error:
+        return {}, f"Without gradients, as {path} is damaged: {error}."
+    for epoch, layers in sorted(noted.items(), reverse=True):
+        found = {name: each["gradient"] for name, each in layers.items() if "gradient" in each}
+        if found:
+            when = f"the last step of epoch {epoch}" if epoch else "the first step"
+            return found, f"Gradients are those of {when}."
+    return {}, ""
+
+
+def show_start(
+    dataset: str, preset: str | None, config: Path | None, options: Mapping[str, str]
+) -> None:
+    """Print the machine with which training on a data set begins."""
+    settings, preset = resolve(dataset, preset, config, options)
+    import torch
+
+    from convdkm.allocator import keep_freed_memory
+    from convdkm.cli.quiet import WarningSink
+    from convdkm.insight import gradient_ratios
+    from convdkm.training.fit import Session
+    from convdkm.training.world import World
+
+    session = Session(settings, None, World(), sinks=[WarningSink()])
+    run, trainer = session.result, session.trainer
+    if run.model.device.type == "cpu":
+        keep_freed_memory()
+    read = run.readings(session.dataset.train_images)
+    with torch.random.fork_rng(devices=[]):
+        trainer.gradients(*next(session.batches.epoch(0)))
+    gradients = gradient_ratios(run.model)
+    _show(run, f"preset {preset}, at its start", read, gradients, [])
+
+
+def _show(
+    run: Run,
+    state: str,
+    read: Mapping[str, Reading],
+    gradients: Mapping[str, float],
+    notes: Sequence[str],
+) -> None:
     from convdkm.summary import summarise
 
     screen = console()
-    run = open_run(folder, checkpoint, "cpu")
     config = run.config
     size = "×".join(map(str, run.image_shape))
     screen.print(
         f"{config.data.dataset}: {len(run.class_names)} classes, images {size}, whitening"
-        f" {config.data.whitening}; after step {run.step}",
+        f" {config.data.whitening}; {state}",
         soft_wrap=True,
     )
     screen.print()
-    screen.print(machine_table(summarise(run.model, run.image_shape)))
+    rows = summarise(run.model, run.image_shape)
+    unbounded = screen.options.update(width=UNBOUNDED)
+    for without in LEAVE_OUT:
+        table = machine_table(rows, read, gradients, without)
+        if screen.measure(table, options=unbounded).maximum <= screen.width:
+            break
+    screen.print(table)
+    if notes:
+        screen.print()
+    for note in notes:
+        screen.print(note, soft_wrap=True)
     if run.metrics:
         screen.print()
         screen.print(metrics_table(run.metrics))
 
 
-def machine_table(rows: Iterable[LayerSummary]) -> Table:
-    """The layers, those of a block under its name."""
-    rows = list(rows)
-    table = plain_table(*COLUMNS, right=COLUMNS[2:])
+def machine_table(
+    rows: Iterable[LayerSummary],
+    read: Mapping[str, Reading] | None = None,
+    gradients: Mapping[str, float] | None = None,
+    without: Sequence[str] = (),
+) -> Table:
+    """The layers, those of a block under its name.
+
+    Args:
+        rows: the layers.
+        read: the instruments of Gram layers.
+        gradients: beside the parameters, of layers that have some.
+        without: columns to leave out.
+    """
+    rows, gradients = list(rows), gradients or {}
+    seen = {
+        name: (f"{each.explained:.1%}", f"{each.spread:.2g}")
+        for name, each in (read or {}).items()
+        if each.explained is not None and each.spread is not None
+    }
+    columns = list(COLUMNS)
+    columns += ["explained", "spread"] if seen else []
+    columns += ["gradient"] if gradients else []
+    columns = [column for column in columns if column not in without]
+    table = plain_table(*columns, right=tuple(each for each in columns[1:] if each != "kind"))
+
+    def add(**cells: str) -> None:
+        table.add_row(*(cells.get(column, "") for column in columns))
+
     for block, members in groupby(rows, key=lambda row: row.block):
         if block:
             table.add_row(block, style="bold")
         for row in members:
-            table.add_row(
-                f"  {row.part}" if block else row.part,
-                row.kind,
-                str(row.inducing) if row.inducing else "",
-                "×".join(map(str, row.space)),
-                f"{row.parameters:,}" if row.parameters else "",
-                "" if row.nu is None else f"{row.nu:g}",
-                "" if row.kl is None else f"{row.kl:.2f}",
-            )
+            explained, spread = seen.get(row.name, ("", ""))
+            gradient = gradients.get(row.name)
+            cells = {
+                "layer": f"  {row.part}" if block else row.part,
+                "kind": row.kind,
+                "P_i": str(row.inducing) if row.inducing else "",
+                "space": "×".join(map(str, row.space)),
+                "parameters": f"{row.parameters:,}" if row.parameters else "",
+                "ν": "" if row.nu is None else f"{row.nu:g}",
+                "KL": "" if row.kl is None else _nats(row.kl),
+                "explained": explained,
+                "spread": spread,
+                "gradient": "" if gradient is None else f"{gradient:.1e}",
+            }
+            add(**cells)
     table.add_section()
     parameters = sum(row.parameters for row in rows)
     divergence = sum(row.kl for row in rows if row.kl is not None)
-    table.add_row("all", "", "", "", f"{parameters:,}", "", f"{divergence:.2f}")
+    add(layer="all", parameters=f"{parameters:,}", KL=_nats(divergence))
     return table
+
+
+def _nats(value: float) -> str:
+    return f"{value:.2f}" if value < 10_000 else f"{value:.0f}"
 
 
 def show_presets(name: str | None, dataset: str) -> None:

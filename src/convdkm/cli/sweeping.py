@@ -13,7 +13,7 @@ from typing import Any
 
 from convdkm.cli.interrupt import Interrupt
 from convdkm.cli.output import console, warn
-from convdkm.cli.settings import checked_dataset
+from convdkm.cli.settings import checked_dataset, given_options
 from convdkm.config import RunConfig
 from convdkm.data.registry import MissingDataError, is_known, locate
 from convdkm.errors import InvalidInputError
@@ -96,19 +96,12 @@ class Request:
 
     def _others(self) -> dict[str, str]:
         """Options given as ``--set NAME=VALUE``: checked, and each written in one way."""
-        given: dict[str, str] = {}
-        for text in self.others:
-            name, equals, value = (part.strip() for part in text.partition("="))
-            name = name.removeprefix("--").replace("-", "_")
-            if not (name and equals and value):
-                raise InvalidInputError(
-                    f"--set needs NAME=VALUE, such as gram_scale=1, got {text!r}"
-                )
+        given = given_options(self.others)
+        for name, value in given.items():
             if own := OWN_FLAG.get(name):
-                raise InvalidInputError(f"--set {text}: that has an option of its own here, {own}")
-            if name in given:
-                raise InvalidInputError(f"--set {name} is given twice")
-            given[name] = value
+                raise InvalidInputError(
+                    f"--set {name}={value}: that has an option of its own here, {own}"
+                )
         checked = RunConfig.of(given, "--set").flat()
         return {name: written(checked[name]) for name in given}
 

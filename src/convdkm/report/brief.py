@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from convdkm.insight.look import Insight, short_names
 from convdkm.report.findings import Findings
-from convdkm.report.insight import Insight, short_names
 from convdkm.report.markup import Markup, element
 from convdkm.report.outcome import Outcome
 from convdkm.report.scale import percent, short

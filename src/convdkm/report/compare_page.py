@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
+from convdkm.insight.look import short_names
 from convdkm.metric_names import METRIC_NAMES
 from convdkm.report.charts import Series, line_chart
 from convdkm.report.curves import PARTS, epoch_curves, layer_curves, objective_curves
 from convdkm.report.findings import Findings
 from convdkm.report.heat import diagonal
-from convdkm.report.insight import short_names
 from convdkm.report.markup import Markup, element
 from convdkm.report.page import Section, columns, page, table
 from convdkm.report.record import Record
@@ -153,7 +153,7 @@ def _overlaid(
 
 
 def _layers(records: Sequence[Record]) -> Section | None:
-    last = [record.layers[max(record.layers)] if record.layers else {} for record in records]
+    last = [_last_divergences(record) for record in records]
     names = list(dict.fromkeys(name for layers in last for name in layers))
     if not names:
         return None
@@ -180,6 +180,11 @@ def _layers(records: Sequence[Record]) -> Section | None:
     charts.append(_overlaid("KL of all Gram layers together", totals, "epoch", "nats"))
     lead = "How far the learned Grams have gone from their kernels, before the weight ν."
     return Section("layers", "Divergence by layer", lead, [columns(*charts)])
+
+
+def _last_divergences(record: Record) -> dict[str, float]:
+    layers = record.layers[max(record.layers)] if record.layers else {}
+    return {name: values["kl"] for name, values in layers.items() if "kl" in values}
 
 
 def _reliability(findings: Sequence[Findings], names: Sequence[str]) -> Section | None:

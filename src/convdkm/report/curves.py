@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from convdkm.insight.look import short_names
 from convdkm.report.charts import Series
-from convdkm.report.insight import short_names
 from convdkm.report.record import Record
 
 SPAN = 3000.0
@@ -91,15 +91,25 @@ def epoch_curves(record: Record, figure: str, y_label: str, *, error: bool = Fal
     return Curves(series, "epoch", y_label)
 
 
-def layer_curves(record: Record) -> Curves:
-    """Every Gram layer's KL, epoch by epoch."""
-    names = list(dict.fromkeys(name for layers in record.layers.values() for name in layers))
+def layer_curves(record: Record, figure: str = "kl", y_label: str = "KL, nats") -> Curves:
+    """An instrument of every Gram layer, epoch by epoch; epoch 0 is before training.
+
+    The KL is shown from epoch 1, as it starts at zero or at what ``gram_scale`` makes it.
+    """
+    epochs = [epoch for epoch in record.layers if epoch or figure != "kl"]
+    grams = {
+        name: None
+        for layers in record.layers.values()
+        for name, values in layers.items()
+        if values.keys() & {"kl", "spread"}
+    }
     series = []
-    for style, (name, label) in enumerate(zip(names, short_names(names), strict=True)):
-        epochs = [epoch for epoch, layers in record.layers.items() if name in layers]
-        values = [record.layers[epoch][name] for epoch in epochs]
-        series.append(Series(label, [float(epoch) for epoch in epochs], values, style))
-    return Curves(series, "epoch", "KL, nats")
+    for style, (name, label) in enumerate(zip(grams, short_names(list(grams)), strict=True)):
+        known = [epoch for epoch in epochs if figure in record.layers[epoch].get(name, {})]
+        values = [record.layers[epoch][name][figure] for epoch in known]
+        if known:
+            series.append(Series(label, [float(epoch) for epoch in known], values, style))
+    return Curves(series, "epoch", y_label)
 
 
 def step_label(record: Record) -> str:

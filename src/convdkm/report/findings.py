@@ -11,8 +11,8 @@ import torch
 from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.errors import ConvDKMError, InvalidInputError
+from convdkm.insight.look import Insight, look_into
 from convdkm.prediction import ClassPrediction
-from convdkm.report.insight import Insight, look_into
 from convdkm.report.outcome import Outcome
 from convdkm.report.record import Record
 from convdkm.training.checkpoint import CheckpointError, Which

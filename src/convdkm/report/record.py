@@ -26,7 +26,7 @@ class Record:
         environment: versions, machine and command.
         metrics: the final figures; empty where the run is not finished.
         steps, epochs: rows of ``steps.csv`` and ``epochs.csv``.
-        layers: every layer's KL after every epoch.
+        layers: what the instruments said of every layer, before training and after every epoch.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Record:
     metrics: Mapping[str, float] = field(default_factory=dict)
     steps: Rows = ()
     epochs: Rows = ()
-    layers: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    layers: Mapping[int, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, folder: Path) -> Record:

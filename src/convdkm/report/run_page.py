@@ -115,6 +115,19 @@ def learning_section(record: Record) -> Section:
         ),
         _chart("Calibration error", epoch_curves(record, "ece", "calibration error")),
         _chart("KL of each Gram layer", layer_curves(record)),
+        _chart(
+            "Variance of training images that the inducing points explain",
+            layer_curves(record, "explained", "share of the variance"),
+            form=percent,
+        ),
+        _chart(
+            "Spread of correlations over images",
+            layer_curves(record, "spread", "standard deviation"),
+        ),
+        _chart(
+            "Gradient of each Gram layer beside its parameters",
+            layer_curves(record, "gradient", "|gradient| / |parameters|"),
+        ),
         _chart("Learning rate", rate_curve(record)),
     ]
     lead = (

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from convdkm.insight.look import Insight, LayerInsight, short_names
+from convdkm.insight.similarity import cluster_order, correlation
 from convdkm.report.charts import Series, line_chart
 from convdkm.report.heat import heat_map
-from convdkm.report.insight import Insight, LayerInsight, short_names
 from convdkm.report.markup import Markup, element, together
 from convdkm.report.page import Section, columns, table
 from convdkm.report.pictures import (
@@ -18,7 +19,6 @@ from convdkm.report.pictures import (
 )
 from convdkm.report.rows import Marks, bar_rows, dot_rows
 from convdkm.report.scale import percent, short
-from convdkm.report.similarity import cluster_order, correlation
 
 MOST_PATCHES = 256
 ROUNDING = 1e-6

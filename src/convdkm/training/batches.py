@@ -27,6 +27,11 @@ def seed_of(*entropy: int) -> int:
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
 
 
+def chosen_once(total: int, count: int, seed: int) -> Tensor:
+    """At most ``count`` of ``total`` images: the same in all processes and at any time."""
+    return torch.randperm(total, generator=generator_of(seed, 2))[:count]
+
+
 class Batches:
     """The training set in random order, anew in every epoch.
 
@@ -100,7 +105,7 @@ class Batches:
         Args:
             at_a_time: size of these batches; as in training by default.
         """
-        order = torch.randperm(self.num_data, generator=generator_of(self.seed, 2))[:count]
+        order = chosen_once(self.num_data, count, self.seed)
         for chosen in order.split(at_a_time or self.batch_size):
             index = chosen.to(self.images.device)
             if self.whiten_first:

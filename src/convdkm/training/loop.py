@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from convdkm.config import TrainingConfig
 from convdkm.errors import ConvDKMError, NotFiniteError, NumericalError
+from convdkm.insight.instruments import Reading, gradient_ratios, readings
 from convdkm.layers.norm import RunningStatistics
 from convdkm.model import DeepKernelMachine
 from convdkm.training.batches import Batches, seed_of
@@ -25,9 +26,10 @@ from convdkm.training.checkpoint import (
     load_optimiser_tensors,
     optimiser_tensors,
 )
+from convdkm.training.instruments import IMAGES, at_a_time, layer_values
 from convdkm.training.passes import Figures, Passes
 from convdkm.training.schedule import learning_rate
-from convdkm.training.sinks import EpochRecord, RunInfo, Sink, Sinks, StepRecord
+from convdkm.training.sinks import EpochRecord, LayersRecord, RunInfo, Sink, Sinks, StepRecord
 from convdkm.training.snapshot import Snapshot
 from convdkm.training.world import ProcessLostError, deferred_termination, noticing_losses
 
@@ -139,15 +141,18 @@ class Trainer:
         progress, steps = self.progress, self.batches.steps
         clock = Clock(progress.seconds)
         saved = clock.seconds
+        at_start = {} if progress.step else self.readings()
         while progress.step < self.total_steps:
             epoch, first = divmod(progress.step, steps)
             for inputs, targets in self.batches.epoch(epoch, first):
                 began = clock.seconds
                 figures, rate = self.step_until_it_works(inputs, targets)
+                if not progress.step:
+                    self._record_layers(figures, at_start)
                 progress.step += 1
                 progress.seconds = clock.seconds
                 self._record(figures, rate, clock.seconds - began)
-                ends = progress.step % steps == 0
+                ends = self._ends_epoch(progress.step)
                 if ends:
                     self._end_epoch(figures, rate, clock)
                 asked = terminated() or (self.stop is not None and self.stop())
@@ -159,6 +164,9 @@ class Trainer:
                     saved = clock.seconds
                 if progress.interrupted:
                     return
+
+    def _ends_epoch(self, step: int) -> bool:
+        return step % self.batches.steps == 0
 
     # -- one step ------------------------------------------------------------------------------
 
@@ -175,6 +183,8 @@ class Trainer:
                 value.copy_(old)
             raise
         self._require_finite_gradients()
+        if self.world.leads and (not progress.step or self._ends_epoch(progress.step + 1)):
+            figures = replace(figures, gradients=gradient_ratios(self.model))
         # The state of this moment gave a finite objective: it is what a failure goes back to.
         self._snapshot.take()
         rate = learning_rate(self.config, progress.step, self.total_steps) * progress.caution
@@ -283,13 +293,31 @@ class Trainer:
         if best:
             progress.best = values[self.score]
             self.save(as_best=True)
+        self._record_layers(figures, self.readings() if evaluates else {})
         if self.world.leads:
-            layers = {name: value.item() for name, value in figures.layers.items()}
-            self.sinks.epoch(EpochRecord(epoch, progress.step, values, layers))
+            self.sinks.epoch(EpochRecord(epoch, progress.step, values))
         # The leader alone evaluates; where it went back the others follow, once all is recorded.
         if evaluates and self.world.any(went_back) and not went_back:
             self._snapshot.restore()
             self.calibrate()
+
+    def readings(self) -> dict[str, Reading]:
+        """What the instruments say of the machine as it is, in the process that writes it down."""
+        if not self.world.leads or not self.sinks.sinks:
+            return {}
+        size = at_a_time(self.batches.batch_size, self.config.micro_batch)
+        try:
+            return readings(self.model, self.batches.clean(IMAGES, size))
+        except NumericalError as error:
+            self.sinks.message(f"the instruments of layers could not be read: {error}", "warning")
+            return {}
+
+    def _record_layers(self, figures: Figures, read: dict[str, Reading]) -> None:
+        if self.world.leads:
+            divergences = {name: value.item() for name, value in figures.layers.items()}
+            values = layer_values(self.model, divergences, figures.gradients, read)
+            step = self.progress.step
+            self.sinks.layers(LayersRecord(step // self.batches.steps, step, values))
 
     def _evaluated(self) -> tuple[dict[str, float], bool]:
         """Figures of the evaluation; if it fails, once more from the last good state.

@@ -12,9 +12,9 @@ number of processes, but not for more than one piece.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
 
@@ -38,11 +38,13 @@ class Figures:
         values: the objective and its parts, per image, and the accuracy where there are classes.
         layers: the KL of every layer, in nats.
         images: of the batch, over all processes.
+        gradients: the size of every layer's gradient beside its parameters, where it is noted.
     """
 
     values: dict[str, float]
     layers: dict[str, Tensor]
     images: int
+    gradients: Mapping[str, float] = field(default_factory=dict)
 
 
 class Passes:

@@ -18,11 +18,13 @@ from convdkm.data.whitening import Whitening, make_whitening
 from convdkm.errors import InvalidInputError
 from convdkm.folded.fold_whitening import folded_whitening
 from convdkm.folded.predictor import Predictor
+from convdkm.insight.instruments import Reading, readings
 from convdkm.model import DeepKernelMachine
 from convdkm.prediction import ClassPrediction
-from convdkm.training.batches import seed_of
+from convdkm.training.batches import chosen_once, seed_of
 from convdkm.training.build import build_model
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which
+from convdkm.training.instruments import IMAGES, at_a_time
 from convdkm.training.metrics import prediction_metrics
 from convdkm.training.world import find_device
 
@@ -171,6 +173,21 @@ class Run:
             for part, (images, labels) in parts.items()
             for name, value in self.evaluate(images, labels).items()
         }
+
+    def readings(self, train_images: Tensor | None = None) -> dict[str, Reading]:
+        """What the instruments say of every Gram layer, as training notes it in ``layers.csv``.
+
+        Args:
+            train_images: the training images as they were loaded, of which a few are used; without
+                them there are only the divergences.
+        """
+        if train_images is None:
+            return readings(self.model)
+        training = self.config.training
+        chosen = train_images[chosen_once(len(train_images), IMAGES, training.seed)]
+        whitened = self.whitening(chosen.to(self.model.device))
+        size = at_a_time(training.batch_size, training.micro_batch)
+        return readings(self.model, whitened.split(size))
 
     def report(
         self, output: str | Path | None = None, *, data: Dataset | None = None, images: int = 16

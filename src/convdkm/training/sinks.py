@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Literal
 
 from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError
+from convdkm.training.tables import Table, read_table
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 Level = Literal["info", "warning", "error"]
+
+INSTRUMENTS = ("kl", "scale_kl", "shape_kl", "explained", "spread", "gradient")
+"""What is noted of layers: the columns of ``layers.csv`` after epoch and layer."""
 
 
 @dataclass(frozen=True)
@@ -59,12 +60,25 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """Values after an epoch, whose last step was ``step``, and the KL of every layer."""
+    """Values after an epoch, whose last step was ``step``."""
 
     epoch: int
     step: int
     values: Mapping[str, float]
-    layers: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LayersRecord:
+    """What the instruments say of layers after an epoch; epoch 0 is before the first step.
+
+    Attributes:
+        epoch, step: as in :class:`EpochRecord`.
+        values: for every layer, by its name, some of :data:`INSTRUMENTS`.
+    """
+
+    epoch: int
+    step: int
+    values: Mapping[str, Mapping[str, float]]
 
 
 class Sink:
@@ -83,6 +97,9 @@ class Sink:
 
     def epoch(self, record: EpochRecord) -> None:
         """An epoch is done."""
+
+    def layers(self, record: LayersRecord) -> None:
+        """The instruments were read: before the first step, and after every epoch."""
 
     def message(self, text: str, level: Level = "info") -> None:
         """Something to tell the user."""
@@ -113,6 +130,7 @@ class MemorySink(Sink):
         self.infos: list[RunInfo] = []
         self.steps: list[StepRecord] = []
         self.epochs: list[EpochRecord] = []
+        self.readings: list[LayersRecord] = []
         self.messages: list[tuple[Level, str]] = []
         self.closed = False
 
@@ -124,6 +142,9 @@ class MemorySink(Sink):
 
     def epoch(self, record: EpochRecord) -> None:
         self.epochs.append(record)
+
+    def layers(self, record: LayersRecord) -> None:
+        self.readings.append(record)
 
     def message(self, text: str, level: Level = "info") -> None:
         self.messages.append((level, text))
@@ -150,9 +171,9 @@ class CsvSink(Sink):
     def __init__(self, folder: str | Path, *, keep_through_step: int | None = None) -> None:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        self._steps = _Table(folder / "steps.csv")
-        self._epochs = _Table(folder / "epochs.csv")
-        self._layers = _Table(folder / "layers.csv")
+        self._steps = Table(folder / "steps.csv")
+        self._epochs = Table(folder / "epochs.csv")
+        self._layers = Table(folder / "layers.csv", ("epoch", "layer", *INSTRUMENTS))
         self._tables = (self._steps, self._epochs, self._layers)
         if keep_through_step is None:
             for table in self._tables:
@@ -165,7 +186,7 @@ class CsvSink(Sink):
         last = keep_through_step
         self._steps.load(lambda row: int(row["step"]) <= last)
         self._epochs.load(lambda row: int(row["step"]) <= last)
-        epochs = {row["epoch"] for row in self._epochs.rows()}
+        epochs = {row["epoch"] for row in self._epochs.rows()} | ({"0"} if last else set())
         self._layers.load(lambda row: row["epoch"] in epochs)
 
     def step(self, record: StepRecord) -> None:
@@ -173,10 +194,13 @@ class CsvSink(Sink):
 
     def epoch(self, record: EpochRecord) -> None:
         self._epochs.append({"epoch": record.epoch, "step": record.step}, record.values)
-        for layer, kl in record.layers.items():
-            self._layers.append({"epoch": record.epoch, "layer": layer}, {"kl": kl})
         for table in self._tables:
             table.sync()
+
+    def layers(self, record: LayersRecord) -> None:
+        for layer, values in record.values.items():
+            self._layers.append({"epoch": record.epoch, "layer": layer}, values)
+        self._layers.sync()
 
     def close(self) -> None:
         for table in self._tables:
@@ -185,16 +209,17 @@ class CsvSink(Sink):
 
 def read_csv(path: str | Path) -> list[dict[str, float]]:
     """The rows of ``steps.csv`` or ``epochs.csv``, without blank cells and without a torn end."""
-    _, rows = _read_table(Path(path))
+    _, rows = read_table(Path(path))
     return [{name: float(cell) for name, cell in row.items()} for row in rows]
 
 
-def read_layers(path: str | Path) -> dict[int, dict[str, float]]:
-    """The content of ``layers.csv``: for every epoch, each layer's KL."""
-    _, rows = _read_table(Path(path))
-    layers: dict[int, dict[str, float]] = {}
+def read_layers(path: str | Path) -> dict[int, dict[str, dict[str, float]]]:
+    """The content of ``layers.csv``: for every epoch and layer, the instruments that were read."""
+    _, rows = read_table(Path(path))
+    layers: dict[int, dict[str, dict[str, float]]] = {}
     for row in rows:
-        layers.setdefault(int(row["epoch"]), {})[row["layer"]] = float(row["kl"])
+        values = {name: float(cell) for name, cell in row.items() if name not in ("epoch", "layer")}
+        layers.setdefault(int(row["epoch"]), {})[row["layer"]] = values
     return layers
 
 
@@ -243,8 +268,12 @@ class TensorBoardSink(Sink):
 
     def epoch(self, record: EpochRecord) -> None:
         self._write("epoch", record.values, record.step)
-        self._write("layer_kl", record.layers, record.step)
         self._writer.flush()
+
+    def layers(self, record: LayersRecord) -> None:
+        for layer, values in record.values.items():
+            for name, value in values.items():
+                self._write(f"layer_{name}", {layer: value}, record.step)
 
     def close(self) -> None:
         self._writer.close()
@@ -273,6 +302,9 @@ class Sinks(Sink):
 
     def epoch(self, record: EpochRecord) -> None:
         self._forward(lambda sink: sink.epoch(record))
+
+    def layers(self, record: LayersRecord) -> None:
+        self._forward(lambda sink: sink.layers(record))
 
     def message(self, text: str, level: Level = "info") -> None:
         self._forward(lambda sink: sink.message(text, level))
@@ -307,93 +339,3 @@ class Sinks(Sink):
             f" {type(error).__name__}: {error}. Training goes on.",
             "warning",
         )
-
-
-class _Table:
-    """A CSV file that grows row by row, and column by column where it must."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._columns: list[str] = []
-        self._file: TextIO | None = None
-
-    def rows(self) -> list[dict[str, str]]:
-        return _read_table(self.path)[1]
-
-    def load(self, keep: Callable[[dict[str, str]], bool]) -> None:
-        """Take over the file of an earlier process, but for the rows not to be kept."""
-        columns, rows = _read_table(self.path)
-        rows = [row for row in rows if keep(row)]
-        self._columns = [name for name in columns if any(name in row for row in rows)]
-        if rows:
-            self._rewrite(rows)
-        else:
-            self.path.unlink(missing_ok=True)
-
-    def append(self, index: Mapping[str, int | str], values: Mapping[str, float]) -> None:
-        row = {name: str(value) for name, value in index.items()}
-        row |= {name: repr(float(value)) for name, value in values.items()}
-        if any(name not in self._columns for name in row):
-            rows = self.rows()
-            self._columns += [name for name in row if name not in self._columns]
-            self._rewrite([*rows, row])
-            return
-        if self._file is None:
-            self._file = self.path.open("a", encoding="utf-8", newline="")
-        self._file.write(self._line(row))
-        self._file.flush()
-
-    def sync(self) -> None:
-        """Have the operating system put the rows on the disk."""
-        if self._file is not None:
-            os.fsync(self._file.fileno())
-
-    def close(self) -> None:
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
-
-    def _line(self, row: Mapping[str, str]) -> str:
-        return _csv_line(row.get(name, "") for name in self._columns)
-
-    def _rewrite(self, rows: list[dict[str, str]]) -> None:
-        """Replace the file at once, so that at any time it is either the old or the new one."""
-        self.close()
-        temporary = self.path.with_name(f".{self.path.name}.new")
-        try:
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                file.write(_csv_line(self._columns))
-                file.writelines(self._line(row) for row in rows)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
-def _csv_line(cells: Iterable[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
-
-
-def _read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Columns and rows, without blank cells; an unfinished last line is left out."""
-    if not path.exists():
-        return [], []
-    *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    if not lines:
-        return [], []
-    columns, *table = csv.reader(lines)
-    rows = []
-    for number, cells in enumerate(table, 2):
-        if len(cells) != len(columns):
-            if number == len(lines):
-                break
-            raise InvalidInputError(
-                f"line {number} of {path} has {len(cells)} cells, but there are"
-                f" {len(columns)} columns"
-            )
-        rows.append({name: cell for name, cell in zip(columns, cells, strict=True) if cell})
-    return columns, rows

@@ -2,21 +2,19 @@ r"""What a machine has learned, layer by layer: kernels, learned Grams, divergen
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from convdkm.layers.base import Layer, Plan
-from convdkm.layers.compose import Sequential, Skip
+from convdkm.insight.instruments import scale_part
+from convdkm.insight.meter import Meter, whitening_of
+from convdkm.insight.similarity import FEWEST, cka, class_kernel, cluster_order
+from convdkm.insight.walk import Blocks, Leaf, first_blocks, gram_leaves, taken_apart
 from convdkm.layers.gram_layer import GramLayer
-from convdkm.model import DeepKernelMachine, in_mode
-from convdkm.report.similarity import FEWEST, cka, class_kernel, cluster_order
-
-Blocks = tuple[Tensor, Tensor]
-Visit = Callable[["_Leaf", Blocks, Blocks], None]
+from convdkm.model import DeepKernelMachine
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +32,8 @@ class LayerInsight:
         explained: share of the variance of data that the inducing points explain,
             :math:`1 - (k_{tt} - K_{ti}K_{ii}^{-1}K_{it})/k_{tt}`, the mean over places of images;
             None without images.
+        spread: how much correlations with inducing points differ from image to image under the
+            learned Gram, see :class:`convdkm.insight.Reading`; None without images.
         kernel_alignment, gram_alignment: CKA of the kernel and of the learned Gram with the
             classes; None without labelled images.
     """
@@ -45,6 +45,7 @@ class LayerInsight:
     kl: float
     stretches: Tensor
     explained: float | None = None
+    spread: float | None = None
     kernel_alignment: float | None = None
     gram_alignment: float | None = None
 
@@ -80,15 +81,8 @@ class LayerInsight:
 
     @property
     def scale_kl(self) -> float:
-        r"""The part of the KL that a change of overall scale costs.
-
-        With :math:`t = \mathrm{tr}\,K_{ii}^{-1}G_{ii}`, the KL is
-        :math:`\tfrac12(t - P_i - P_i\log\tfrac{t}{P_i})` for the scale plus
-        :math:`\tfrac12(P_i\log\tfrac{t}{P_i} - \log|K_{ii}^{-1}G_{ii}|)` for the shape, both not
-        negative; the second is the KL of :math:`\tfrac{P_i}{t}G_{ii}`, the closest multiple.
-        """
-        mean = self.stretches.mean()
-        return min(float(0.5 * self.num_inducing * (mean - 1 - mean.log())), self.kl)
+        """The part of the KL that a change of overall scale costs."""
+        return min(scale_part(float(self.stretches.mean()), self.num_inducing), self.kl)
 
     @property
     def shape_kl(self) -> float:
@@ -145,12 +139,11 @@ def look_into(
         labels: their classes.
         batch_size: images at a time.
     """
-    with in_mode(model, training=False):
+    with taken_apart(model) as root:
         plan = model.plan()
         head_kl = plan.head_kl.expand(model.head.num_outputs)
         paid = float(head_kl.sum() if model.head_kl == "sum" else head_kl.mean())
-        root = _planned("body", model.body, model.input.inducing_block())
-        leaves = [leaf for leaf in root.leaves() if isinstance(leaf.layer, GramLayer)]
+        leaves = gram_leaves(root)
         probes = [_Probe(leaf) for leaf in leaves]
         seen = {leaf.name for leaf in leaves}
         unseen = tuple(name for name in plan.kl if name not in seen)
@@ -159,12 +152,12 @@ def look_into(
         first, last = _Features(model.input.inducing_block()), _Features(root.ii)
         by_leaf = {id(probe.leaf): probe for probe in probes}
 
-        def visit(leaf: _Leaf, incoming: Blocks, outgoing: Blocks) -> None:
+        def visit(leaf: Leaf, incoming: Blocks, outgoing: Blocks) -> None:
             if id(leaf) in by_leaf:
                 by_leaf[id(leaf)].see(incoming, outgoing)
 
         for part in images.split(batch_size):
-            blocks = model.input.data(part.to(model.device, model.dtype))
+            blocks = first_blocks(model, part)
             first.add(blocks[0])
             last.add(root.data(blocks, visit)[0])
     classes = None if labels is None else class_kernel(labels.to(model.device))
@@ -209,90 +202,11 @@ def short_names(names: Sequence[str]) -> list[str]:
     return short if all(short) and len(set(short)) == len(short) else list(names)
 
 
-# -- the walk through a machine --------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Node:
-    """A part of the machine whose inducing chain is worked out."""
-
-    ii: Tensor
-
-    def leaves(self) -> list[_Leaf]:
-        raise NotImplementedError
-
-    def data(self, blocks: Blocks, visit: Visit) -> Blocks:
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, eq=False)
-class _Leaf(_Node):
-    name: str
-    layer: Layer
-    incoming: Tensor
-    plan: Plan
-
-    def leaves(self) -> list[_Leaf]:
-        return [self]
-
-    def data(self, blocks: Blocks, visit: Visit) -> Blocks:
-        outgoing = self.plan.data(*blocks)
-        visit(self, blocks, outgoing)
-        return outgoing
-
-
-@dataclass(frozen=True, eq=False)
-class _Line(_Node):
-    parts: list[_Node]
-
-    def leaves(self) -> list[_Leaf]:
-        return [leaf for part in self.parts for leaf in part.leaves()]
-
-    def data(self, blocks: Blocks, visit: Visit) -> Blocks:
-        for part in self.parts:
-            blocks = part.data(blocks, visit)
-        return blocks
-
-
-@dataclass(frozen=True, eq=False)
-class _Fork(_Node):
-    body: _Node
-    shortcut: _Node | None
-    weight: float
-
-    def leaves(self) -> list[_Leaf]:
-        return self.body.leaves() + ([] if self.shortcut is None else self.shortcut.leaves())
-
-    def data(self, blocks: Blocks, visit: Visit) -> Blocks:
-        body = self.body.data(blocks, visit)
-        short = blocks if self.shortcut is None else self.shortcut.data(blocks, visit)
-        it, tt = (torch.lerp(s, b, self.weight) for s, b in zip(short, body, strict=True))
-        return it, tt
-
-
-def _planned(name: str, layer: Layer, ii: Tensor) -> _Node:
-    if isinstance(layer, Sequential):
-        incoming, parts = ii, []
-        for child, inner in layer.named_layers():
-            parts.append(_planned(f"{name}.{child}", inner, incoming))
-            incoming = parts[-1].ii
-        return _Line(incoming, parts)
-    if isinstance(layer, Skip):
-        body = _planned(f"{name}.body", layer.body, ii)
-        short = layer.shortcut
-        other = None if short is None else _planned(f"{name}.shortcut", short, ii)
-        weight = float(layer.weight)
-        passed = ii if other is None else other.ii
-        return _Fork(torch.lerp(passed, body.ii, weight), body, other, weight)
-    plan = layer.plan(ii)
-    return _Leaf(plan.ii, name, layer, ii, plan)
-
-
 class _Features:
     """Features of images under a Gram, averaged over places."""
 
     def __init__(self, ii: Tensor) -> None:
-        self.whitening = _whitening(ii)
+        self.whitening = whitening_of(ii)
         self.parts: list[Tensor] = []
 
     def add(self, it: Tensor) -> None:
@@ -308,20 +222,15 @@ class _Features:
 class _Probe:
     """Gathers what is to be said of one Gram layer."""
 
-    def __init__(self, leaf: _Leaf) -> None:
+    def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
         self.before, self.after = _Features(leaf.incoming), _Features(leaf.ii)
-        self.share, self.places = 0.0, 0
+        self.meter = Meter(self.before.whitening, leaf.ii)
 
     def see(self, incoming: Blocks, outgoing: Blocks) -> None:
-        it, tt = incoming
-        self.before.add(it)
+        self.before.add(incoming[0])
         self.after.add(outgoing[0])
-        white = torch.einsum("ij,nj...->ni...", self.before.whitening, it.double())
-        present = tt > 0
-        shares = (white.square().sum(1)[present] / tt.double()[present]).clamp(max=1)
-        self.share += float(shares.sum())
-        self.places += len(shares)
+        self.meter.see(incoming, outgoing)
 
     def insight(self, classes: Tensor | None) -> LayerInsight:
         leaf = self.leaf
@@ -338,7 +247,8 @@ class _Probe:
             leaf.layer.nu,
             sum(float(term.value) for term in leaf.plan.kl.values()),
             _spectrum(inside).cpu(),
-            self.share / self.places if self.places else None,
+            self.meter.explained,
+            self.meter.spread,
             aligned(self.before),
             aligned(self.after),
         )
@@ -355,13 +265,3 @@ def _similarities(kernels: list[Tensor]) -> Tensor:
 
 def _spectrum(matrix: Tensor) -> Tensor:
     return torch.linalg.eigvalsh(matrix).flip(0).clamp(min=0)
-
-
-def _whitening(matrix: Tensor) -> Tensor:
-    """W with WᵀW = matrix⁻¹; directions that rounding alone has made are left out."""
-    values, vectors = torch.linalg.eigh(matrix)
-    floor = values[-1].clamp(min=0) * len(values) * torch.finfo(values.dtype).eps
-    inverse = torch.where(
-        values > floor, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values)
-    )
-    return inverse[:, None] * vectors.T

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.cluster.hierarchy import leaves_list, linkage
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from convdkm.errors import InvalidInputError
@@ -68,6 +66,9 @@ def cluster_order(gram: Tensor) -> list[int]:
 
     Hierarchical clustering by average linkage of one minus the correlation.
     """
+    from scipy.cluster.hierarchy import leaves_list, linkage
+    from scipy.spatial.distance import squareform
+
     if len(gram) < 3:
         return list(range(len(gram)))
     distance = (1 - correlation(gram.detach().double().cpu())).clamp(min=0).nan_to_num(1.0)

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import convdkm as dkm
-from convdkm.report import cka, cluster_order, effective_rank, look_into
-from convdkm.report.insight import LayerInsight, _planned, short_names
-from convdkm.report.similarity import class_kernel, correlation
+from convdkm.insight import cka, cluster_order, effective_rank, look_into
+from convdkm.insight.look import LayerInsight, short_names
+from convdkm.insight.similarity import class_kernel, correlation
+from convdkm.insight.walk import planned
 from convdkm.summary import summarise
 
 
@@ -78,7 +79,7 @@ def test_a_multiple_of_the_kernel_has_its_shape():
 
 def test_the_walk_ends_where_the_machine_does(model, images):
     with torch.no_grad():
-        root = _planned("body", model.eval().body, model.input.inducing_block())
+        root = planned("body", model.eval().body, model.input.inducing_block())
         it, tt = root.data(model.input.data(images), lambda *_: None)
         expected = model.gram(images)
     torch.testing.assert_close(root.ii, expected.ii)
