@@ -60,6 +60,11 @@ OPTIONS = {
         "gram_scale": 100.0,
         "head_parameterisation": "whitened",
     },
+    "normalised Gaussian, distinct patches": {
+        "kernel": dkm.NormalisedGaussian(2.0, learn=True),
+        "jitter": 1e-4,
+        "inducing_choice": "distinct",
+    },
     "learned skips": {"learn_skip": True, "skip_weight": 0.3},
     "one A a class": {"head_covariance": "per-output"},
     "squared exponential": {"kernel": dkm.SquaredExponential(learn=True)},

@@ -560,6 +560,10 @@ BAD_OPTIONS = {
     "padding": (lambda: dkm.Conv(4, 4, 3, padding=-1), ["padding", "at least 0", "got -1"]),
     "padding name": (lambda: dkm.Conv(4, 4, 3, padding="full"), ["'same', 'valid'", "'full'"]),
     "border": (lambda: dkm.Conv(4, 4, 3, border="wrap"), ["border", "'zero', 'inside'", "'wrap'"]),
+    "choice": (
+        lambda: dkm.PatchInput(1, 4, choice="k-means"),
+        ["'random', 'distinct'", "'k-means'"],
+    ),
     "mixing": (lambda: dkm.Conv(4, 4, 3, mixing="k-means"), ["'random', 'patches'", "'k-means'"]),
     "axes": (lambda: dkm.Conv(4, 4, 3, ndim=4), ["1, 2 or 3 spatial axes", "ndim=4"]),
     "mix": (lambda: dkm.Mix(0, 4), ["in_inducing must be a positive integer"]),

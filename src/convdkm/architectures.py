@@ -16,6 +16,7 @@ from convdkm.choices import (
     DataScale,
     Expectation,
     HeadKL,
+    InducingChoice,
     InducingNorm,
     InducingScale,
     LikelihoodName,
@@ -73,6 +74,7 @@ def resnet(
     kernel_size: int = 3,
     input_stride: int = 1,
     border: Border = "zero",
+    inducing_choice: InducingChoice = "random",
     mixing: MixingInit = "random",
     mixing_parameterisation: Parameterisation = "direct",
     gram_parameterisation: Parameterisation = "direct",
@@ -118,6 +120,7 @@ def resnet(
         input_stride: stride of the input patches; 2 quarters the cost of the layers before the
             first strided block.
         border: what Γ_tt does at the border, see :class:`Conv`.
+        inducing_choice: how inducing patches are chosen, see :class:`PatchInput`.
         mixing, mixing_parameterisation: how the mixing weights start, ``"random"`` or real
             ``"patches"``, and what of them is learned, see :class:`Conv`.
         gram_parameterisation, gram_scale, learn_gram_scale, divide_gram: see :class:`GramLayer`.
@@ -209,7 +212,13 @@ def resnet(
 
     return DeepKernelMachine(
         PatchInput(
-            in_channels, inducing[0], kernel_size, stride=input_stride, border=border, ndim=ndim
+            in_channels,
+            inducing[0],
+            kernel_size,
+            stride=input_stride,
+            border=border,
+            choice=inducing_choice,
+            ndim=ndim,
         ),
         Sequential(body),
         GPHead(

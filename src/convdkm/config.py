@@ -30,8 +30,10 @@ from convdkm.choices import (
     DataScale,
     Expectation,
     HeadKL,
+    InducingChoice,
     InducingNorm,
     InducingScale,
+    KernelName,
     LikelihoodName,
     MixingInit,
     Parameterisation,
@@ -140,6 +142,10 @@ class ModelConfig(Section):
     kernel_size: PositiveInt = Field(3, description="side of the patches and convolutions")
     input_stride: PositiveInt = Field(1, description="stride of the input patches")
     nu: Nu = Field(1.0, description="weight of the Gram layers' KL, 0 to inf; one, or one each")
+    kernel: KernelName = Field("arc-cosine", description="of every layer")
+    gamma: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="kernel 'normalised-gaussian': the larger, the less linear"
+    )
     arccos_order: Literal[0, 1, 2] = Field(1, description="order of the arc-cosine kernel")
     weight_variance: Annotated[float, Field(gt=0)] | None = Field(
         None, description="of the kernel, to start with; not learned if not given"
@@ -159,6 +165,9 @@ class ModelConfig(Section):
     )
     centre: bool = Field(False, description="centre every Gram before it is normalised")
     border: Border = Field("zero", description="what the variance of a pixel is at the border")
+    inducing_choice: InducingChoice = Field(
+        "random", description="how the inducing patches are chosen from those of the images"
+    )
     mixing: MixingInit = Field("random", description="how the mixing weights C start")
     mixing_parameterisation: Parameterisation = Field(
         "direct", description="learn C itself, or relative to the incoming Gram"

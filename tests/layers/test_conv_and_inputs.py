@@ -259,3 +259,41 @@ def test_a_conv_of_a_pixel_gram_is_a_patch_gram():
         assert (
             oracle.deviation(array(getattr(found, block)), array(getattr(expected, block))) < 1e-13
         )
+
+
+# -- the choice of inducing patches ------------------------------------------------------------
+
+
+def test_distinct_patches_are_not_blank_and_not_alike():
+    """Images that are blank but for a few strokes: few patches at random show any of it."""
+    generator = generator_of("blank")
+    images = torch.zeros(40, 1, 12, 12, dtype=torch.float64)
+    images[:, :, 5:7, 5:7] = normal(generator, 40, 1, 2, 2).abs()
+    chosen = {}
+    for choice in ("random", "distinct"):
+        input_layer = dkm.PatchInput(1, 12, choice=choice)
+        input_layer.initialise(images, torch.Generator().manual_seed(0))
+        patches = input_layer.inducing.detach().flatten(1)
+        unit = patches / patches.norm(dim=1, keepdim=True).clamp(min=1e-9)
+        cosines = (unit @ unit.T).fill_diagonal_(0)
+        chosen[choice] = int((patches != 0).any(1).sum()), float(cosines.max())
+    assert chosen["random"][0] < 6
+    assert chosen["distinct"][0] == 12
+    assert chosen["distinct"][1] < 0.999
+
+
+def test_distinct_patches_are_patches_of_the_images():
+    generator = generator_of("distinct")
+    images = normal(generator, 3, 2, 5, 5)
+    input_layer = dkm.PatchInput(2, 8, padding="valid", choice="distinct")
+    input_layer.initialise(images, generator)
+    every = images.unfold(2, 3, 1).unfold(3, 3, 1).permute(0, 2, 3, 1, 4, 5).reshape(-1, 18)
+    distances = torch.cdist(input_layer.inducing.detach().flatten(1), every)
+    assert bool((distances.amin(1) < 1e-6).all())
+    assert distances.argmin(1).unique().numel() == 8
+
+
+def test_distinct_patches_where_all_is_blank():
+    input_layer = dkm.PatchInput(1, 4, choice="distinct")
+    input_layer.initialise(torch.zeros(3, 1, 4, 4, dtype=torch.float64))
+    assert not input_layer.inducing.any()

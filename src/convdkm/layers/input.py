@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice, check_positive
-from convdkm.choices import Border
+from convdkm.choices import Border, InducingChoice
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype
-from convdkm.layers.conv import window_variance
+from convdkm.layers.conv import POOL_FACTOR, window_variance
 from convdkm.layers.window import Padding, Size, Window
+from convdkm.numerics import inverse_root, pivoted_cholesky_order
 from convdkm.samples import SampleShape, check_samples
 
 
@@ -111,6 +112,10 @@ class PatchInput(Input):
         in_channels: C.
         num_inducing: :math:`P_i`.
         kernel_size, stride, padding, dilation, border, ndim: as in :class:`Conv`.
+        choice: which patches of the images are inducing patches to start with. ``"random"`` (the
+            paper): any. ``"distinct"``: those of a random pool whose directions explain the others
+            best, chosen greedily; where much of the images is blank, as in handwriting, most
+            patches drawn at random are zero, and a patch that is zero stays so.
     """
 
     def __init__(
@@ -123,13 +128,16 @@ class PatchInput(Input):
         padding: Padding = "same",
         dilation: Size = 1,
         border: Border = "zero",
+        choice: InducingChoice = "random",
         ndim: int = 2,
     ) -> None:
         check_positive(in_channels=in_channels, num_inducing=num_inducing)
         check_choice("border", border, Border)
+        check_choice("choice", choice, InducingChoice)
         window = Window.of(kernel_size, stride, padding, dilation, ndim)
         super().__init__((num_inducing, in_channels, *window.size))
         self.window, self.in_channels, self.border = window, in_channels, border
+        self.choice = choice
         self.sample_shape = (in_channels, *(None,) * ndim)
 
     def data(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
@@ -145,17 +153,41 @@ class PatchInput(Input):
                 f"{self.num_inducing} inducing patches were asked for, but {len(inputs)} images of"
                 f" shape {tuple(inputs.shape[1:])} hold only {total} patches"
             )
-        # One patch of each image in turn, so that no image or class is favoured.
-        rounds = -(-self.num_inducing // len(inputs))
+        if self.choice == "random":
+            return self._drawn(inputs, self.num_inducing, places, generator)
+        pool = min(total, POOL_FACTOR * self.num_inducing)
+        patches = self._drawn(inputs, pool, places, generator)
+        return patches[distinct(patches.flatten(1), self.num_inducing)]
+
+    def _drawn(
+        self, inputs: Tensor, count: int, places: int, generator: torch.Generator | None
+    ) -> Tensor:
+        """Patches at random: one of each image in turn, so that no image or class is favoured."""
+        rounds = -(-count // len(inputs))
         where = torch.stack(
             [torch.randperm(places, generator=generator)[:rounds] for _ in range(len(inputs))], 1
         )
         which = torch.arange(len(inputs)).expand_as(where)
-        where, which = where.flatten()[: self.num_inducing], which.flatten()[: self.num_inducing]
+        where, which = where.flatten()[:count], which.flatten()[:count]
         return self.window.patches(inputs, which.to(inputs.device), where.to(inputs.device))
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.num_inducing}, {self.window}, border={self.border!r}"
+
+
+def distinct(vectors: Tensor, count: int) -> Tensor:
+    r"""Indices of ``count`` vectors whose directions explain those of the others best.
+
+    They are pivots of a Cholesky factorisation of :math:`e^{2(\rho - 1)}`, with ρ the cosine of two
+    vectors: a kernel in which more directions than dimensions can differ. Vectors that are zero
+    come last.
+    """
+    wide = vectors.detach().to(INDUCING_DTYPE)
+    unit = wide * inverse_root(wide.square().sum(1, keepdim=True))
+    there = unit.any(1)
+    kernel = torch.exp(2 * (unit @ unit.T - 1)) * (there[:, None] & there)
+    values, directions = torch.linalg.eigh(kernel)
+    return pivoted_cholesky_order(directions * values.clamp(min=0).sqrt(), count)
 
 
 class VectorInput(Input):

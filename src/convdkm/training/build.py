@@ -9,7 +9,7 @@ import torch
 from convdkm.architectures import resnet
 from convdkm.config import ModelConfig, TrainingConfig
 from convdkm.errors import InvalidInputError
-from convdkm.kernels import ArcCosine
+from convdkm.kernels import ArcCosine, Kernel, NormalisedGaussian
 from convdkm.model import DeepKernelMachine
 from convdkm.training.sinks import Level
 
@@ -23,11 +23,6 @@ def build_model(
     stages = len(config.inducing)
     blocks = _for_stages("blocks", config.blocks, stages)
     strides = None if config.strides is None else _for_stages("strides", config.strides, stages)
-    kernel = ArcCosine(
-        config.arccos_order,
-        weight_variance=config.weight_variance,
-        bias_variance=config.bias_variance,
-    )
     same = {
         "nu",
         "jitter",
@@ -36,6 +31,7 @@ def build_model(
         "kernel_size",
         "input_stride",
         "border",
+        "inducing_choice",
         "mixing",
         "mixing_parameterisation",
         "gram_parameterisation",
@@ -58,12 +54,30 @@ def build_model(
         config.inducing,
         blocks,
         strides=strides,
-        kernel=kernel,
+        kernel=build_kernel(config),
         normalisation=(config.inducing_norm, config.data_norm),
         scaling=(config.inducing_scale, config.data_scale),
         dtype=dtype,
         **{name: getattr(config, name) for name in same},
     )
+
+
+def build_kernel(config: ModelConfig) -> Kernel:
+    """The kernel of every layer."""
+    if config.kernel == "arc-cosine":
+        return ArcCosine(
+            config.arccos_order,
+            weight_variance=config.weight_variance,
+            bias_variance=config.bias_variance,
+        )
+    given = [name for name in ("weight_variance", "bias_variance") if getattr(config, name)]
+    if given or config.arccos_order != 1:
+        names = " and ".join(given or ["arccos_order"])
+        raise InvalidInputError(
+            f"{names} belong{'s' * (len(given) < 2)} to the arc-cosine kernel, and the kernel is"
+            f" {config.kernel!r}; choose another preset, or leave them out"
+        )
+    return NormalisedGaussian(config.gamma)
 
 
 def tune(model: DeepKernelMachine, config: TrainingConfig, tell: Tell) -> None:

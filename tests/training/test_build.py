@@ -1,0 +1,36 @@
+"""From a configuration to a machine: the kernel by its name."""
+
+import pytest
+
+import convdkm as dkm
+from convdkm.config import ModelConfig
+from convdkm.training.build import build_model
+
+SMALL = {"inducing": (4, 4), "blocks": (1,)}
+
+
+def kernels(**options):
+    machine = build_model(ModelConfig(**SMALL, **options), 1, 3)
+    return [module for module in machine.modules() if isinstance(module, dkm.Kernel)]
+
+
+def test_the_kernel_by_its_name():
+    assert all(isinstance(kernel, dkm.ArcCosine) for kernel in kernels())
+    found = kernels(kernel="normalised-gaussian", gamma=2.5)
+    assert len(found) == 5
+    for kernel in found:
+        assert isinstance(kernel, dkm.NormalisedGaussian)
+        assert kernel.gamma.log_value.exp().item() == pytest.approx(2.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"bias_variance": 0.1}, "bias_variance belongs to the arc-cosine kernel"),
+        ({"bias_variance": 0.1, "weight_variance": 1.0}, "bias_variance belong to"),
+        ({"arccos_order": 2}, "arccos_order belongs to the arc-cosine kernel"),
+    ],
+)
+def test_options_of_another_kernel_are_refused(options, words):
+    with pytest.raises(dkm.InvalidInputError, match=words):
+        kernels(kernel="normalised-gaussian", **options)
