@@ -88,7 +88,9 @@ def test_the_instruments_are_those_that_training_noted(digits_run, wide):
     }
     for layer in ("input", "head"):
         assert shown[layer]["gradient"] == f"{noted[2][layer]['gradient']:.1e}"
-        assert shown[layer]["explained"] == shown[layer]["spread"] == ""
+    assert shown["input"]["explained"] == shown["input"]["spread"] == ""
+    assert shown["head"]["explained"] == f"{noted[2]['head']['explained']:.1%}"
+    assert shown["head"]["spread"] == f"{noted[2]['head']['spread']:.2g}"
     assert "Gradients are those of the last step of epoch 2." in out
     reading = Run.open(digits_run).readings()[LAST]
     assert reading.kl == pytest.approx(last["kl"])

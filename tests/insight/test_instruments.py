@@ -10,6 +10,7 @@ import convdkm as dkm
 from convdkm.insight import gradient_ratios, look_into, readings
 from convdkm.insight.instruments import scale_part
 from convdkm.insight.meter import Meter, whitening_of
+from convdkm.model import in_mode
 
 KERNELS = {"arccos": dkm.ArcCosine, "squared exponential": dkm.SquaredExponential}
 
@@ -74,7 +75,7 @@ def test_explained_and_spread_are_those_of_brute_force(kernel, parameterisation)
     expected = by_hand(model, images)
     for size in (20, 7):
         found = readings(model, images.split(size))
-        assert list(found) == list(expected) == ["body.2", "body.7"]
+        assert list(found) == [*expected, "head"] == ["body.2", "body.7", "head"]
         for name, (explained, spread) in expected.items():
             assert found[name].explained == pytest.approx(explained, rel=1e-7)
             assert found[name].spread == pytest.approx(spread, rel=1e-7)
@@ -83,6 +84,20 @@ def test_explained_and_spread_are_those_of_brute_force(kernel, parameterisation)
         explained, spread = expected[layer.name]
         assert layer.explained == pytest.approx(explained, rel=1e-7)
         assert layer.spread == pytest.approx(spread, rel=1e-7)
+
+
+def test_the_head_sees_the_last_gram():
+    model, images = machine()
+    with torch.no_grad(), in_mode(model, training=False):
+        gram = model.gram(images)
+    inverse = np.linalg.inv(gram.ii.numpy())
+    it, tt = gram.it.double().numpy(), gram.tt.double().numpy()
+    shares = [row @ inverse @ row / own for row, own in zip(it, tt, strict=True)]
+    deviations = np.sqrt(np.outer(tt, gram.ii.diagonal().numpy()))
+    head = readings(model, images.split(6))["head"]
+    assert head.explained == pytest.approx(np.mean(shares), rel=1e-5)
+    assert head.spread == pytest.approx(np.sqrt((it / deviations).var(0).mean()), rel=1e-5)
+    assert (head.kl, head.scale_kl, head.shape_kl) == (None, None, None)
 
 
 def test_an_infinite_nu_has_no_divergence_but_the_rest():
@@ -98,7 +113,9 @@ def test_an_infinite_nu_has_no_divergence_but_the_rest():
 def test_divergences_are_those_of_a_thorough_look(options):
     model, _ = machine(**options)
     layers = {layer.name: layer for layer in look_into(model).layers}
-    for name, reading in readings(model).items():
+    found = readings(model)
+    assert found.pop("head").kl is None
+    for name, reading in found.items():
         assert reading.kl == pytest.approx(layers[name].kl, rel=1e-9)
         assert reading.scale_kl == pytest.approx(layers[name].scale_kl, rel=1e-6)
         assert reading.shape_kl == pytest.approx(layers[name].shape_kl, rel=1e-6)
@@ -109,7 +126,7 @@ def test_divergences_are_those_of_a_thorough_look(options):
 def test_a_multiple_of_the_kernel_costs_scale_alone():
     model, images = machine(parameterisation="whitened", initial_scale=100.0)
     model.initialise(images, seed=0)
-    for reading in readings(model).values():
+    for reading in list(readings(model).values())[:-1]:
         assert reading.scale_kl == pytest.approx(reading.kl)
         assert reading.shape_kl == pytest.approx(0, abs=1e-6)
     assert scale_part(100.0, 6) == pytest.approx(3 * (99 - math.log(100)))

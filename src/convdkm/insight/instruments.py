@@ -39,7 +39,9 @@ class Reading:
 
 
 def readings(model: DeepKernelMachine, batches: Iterable[Tensor] = ()) -> dict[str, Reading]:
-    r"""Read the instruments of every Gram layer, by its name in ``model.named_modules()``.
+    r"""Read the instruments of every Gram layer, and those of the Gram that the head sees.
+
+    They are by the names in ``model.named_modules()``; the last is ``head``, which has no KL here.
 
     For a small correlation ρ the arc-cosine kernel of order 1 is
     :math:`\tfrac1\pi + \tfrac\rho2 + \tfrac{\rho^2}{2\pi}` times the deviations: where the spread
@@ -58,9 +60,12 @@ def readings(model: DeepKernelMachine, batches: Iterable[Tensor] = ()) -> dict[s
             if id(leaf) in meters:
                 meters[id(leaf)].see(incoming, outgoing)
 
+        top = Meter(whitening_of(root.ii), root.ii)
         for batch in batches:
-            root.data(first_blocks(model, batch), visit)
-    return {leaf.name: _reading(leaf, meters[id(leaf)]) for leaf in leaves}
+            last = root.data(first_blocks(model, batch), visit)
+            top.see(last, last)
+    found = {leaf.name: _reading(leaf, meters[id(leaf)]) for leaf in leaves}
+    return found | {"head": Reading(None, None, None, top.explained, top.spread)}
 
 
 def gradient_ratios(model: nn.Module) -> dict[str, float]:

@@ -125,7 +125,7 @@ def learning_section(record: Record) -> Section:
             layer_curves(record, "spread", "standard deviation"),
         ),
         _chart(
-            "Gradient of each Gram layer beside its parameters",
+            "Gradient of Gram layers and head beside their parameters",
             layer_curves(record, "gradient", "|gradient| / |parameters|"),
         ),
         _chart("Learning rate", rate_curve(record)),

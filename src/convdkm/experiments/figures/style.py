@@ -56,6 +56,10 @@ def _defaults() -> dict[str, Any]:
     }
 
 
+LINE = 0.16
+"""Height of a line of the title, in inches."""
+
+
 def explain(made: Any, axes: Any, columns: int) -> None:
     """One legend for all panels, below them."""
     handles: dict[str, Any] = {}
@@ -72,4 +76,5 @@ def entitle(made: Any, table: TableResult, title: str) -> None:
     width = max(50, int(13 * made.get_figwidth()))
     scale = f"Not at the scale of the paper: {'; '.join(table.scale)}." if table.scale else ""
     lines = textwrap.wrap(scale, width)
+    made.set_figheight(made.get_figheight() + LINE * len(lines))
     made.suptitle("\n".join([title, *lines]), fontsize=9 if lines else 10)
