@@ -4,28 +4,23 @@ Every variant changes some options of a preset. A run is one epoch of as many tr
 steps need, with the whole schedule of the learning rate in it, so that no image is seen twice and
 the figures of a window of steps are those of images the machine has not seen: nothing is chosen
 with an eye on the test set. Printed are the expected negative log-likelihood and the accuracy of
-windows of steps, and the seconds of training.
+windows of steps, and the seconds of the whole run, loading included.
 
-    python benchmarks/learning.py cifar10 --preset fast --steps 200 \\
-        --variant "" --variant "kernel=arc-cosine" --variant "gram_scale=1 learning_rate=0.01"
+    python benchmarks/learning.py cifar10 --preset quick --steps 200 \\
+        --variant "" --variant "gram_scale=1 learning_rate=0.01" \\
+        --variant "kernel=normalised-gaussian gamma=3"
 """
 
 import argparse
 import os
 import time
 from pathlib import Path
-from typing import Any
 
+from convdkm.cli.settings import given_options
 from convdkm.config import RunConfig
 from convdkm.presets import preset
 from convdkm.training import MemorySink
 from convdkm.training.fit import fit
-
-
-def changes(text: str) -> dict[str, Any]:
-    """Options of a variant from ``name=value name=value``."""
-    pairs = [part.partition("=") for part in text.split()]
-    return {name.replace("-", "_"): value for name, _, value in pairs}
 
 
 def short(config: RunConfig, steps: int) -> RunConfig:
@@ -57,7 +52,9 @@ def main() -> None:
     base = preset(arguments.preset).config(arguments.dataset, data_dir=arguments.data_dir)
     for variant in arguments.variant or [""]:
         for seed in range(arguments.seeds):
-            config = short(base.updated({**changes(variant), "seed": seed}), arguments.steps)
+            config = short(
+                base.updated({**given_options(variant.split()), "seed": seed}), arguments.steps
+            )
             memory = MemorySink()
             start = time.perf_counter()
             fit(config, sinks=[memory])
