@@ -1,0 +1,150 @@
+"""The kernel between a few images of each side, by streams that stay within a memory budget."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from convdkm.rivals.kernels import source
+from convdkm.rivals.kernels.geometry import Apart, Geometry, Matched, Roots, Together
+from convdkm.rivals.kernels.layers import Architecture, Conv
+from convdkm.rivals.kernels.profile import variance_maps
+from convdkm.rivals.kernels.source import Course, Features
+from convdkm.rivals.kernels.stream import Slabs, drawn_together, read_out, run, slab_bytes
+
+SLAB = 1 << 17
+"""Numbers in a slab that is worked on at a time: half a megabyte of float32, which stays in cache."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Images with their variances before every nonlinearity.
+
+    Attributes:
+        images: ``(N, C, H, W)``.
+        maps: ``(N, H, W)`` for each nonlinearity.
+    """
+
+    images: Tensor
+    maps: list[Tensor]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def part(self, which: slice) -> Side:
+        """Some of the images."""
+        return Side(self.images[which], [own[which] for own in self.maps])
+
+    def flipped(self) -> Side:
+        """The mirror images; so are their variances, which need no work."""
+        return Side(self.images.flip(-1), [own.flip(-1) for own in self.maps])
+
+    def and_(self, other: Side) -> Side:
+        """Both, one after the other."""
+        maps = [torch.cat(two) for two in zip(self.maps, other.maps, strict=True)]
+        return Side(torch.cat([self.images, other.images]), maps)
+
+
+class Tiles:
+    """How one architecture's kernels are computed on images of one size.
+
+    Args:
+        architecture: the network.
+        shape: ``(C, H, W)`` of an image.
+        itemsize: bytes of a number.
+        memory: bytes that working space may take.
+    """
+
+    def __init__(
+        self, architecture: Architecture, shape: tuple[int, int, int], itemsize: int, memory: int
+    ) -> None:
+        self.architecture = architecture
+        channels, height, width = shape
+        self.space = (height, width)
+        self.top = architecture.space(height, width)
+        self.course = Course.of(architecture)
+        self.apart = self.course.pairs
+        self.bytes_per_pair = self._bytes_per_pair(channels, itemsize)
+        fits = memory // self.bytes_per_pair
+        slab = width * (height * width if self.apart else 1)
+        wanted = max(1, min(fits, SLAB // slab))
+        self.fits = fits >= 1
+        self.left, self.right = (1, wanted)
+        if not self.apart:
+            self.left = max(1, int(wanted**0.5))
+            self.right = max(1, wanted // self.left)
+
+    def _bytes_per_pair(self, channels: int, itemsize: int) -> int:
+        height, width = self.space
+        first = self.architecture.layers[:1]
+        patch = first[0].size ** 2 if first and isinstance(first[0], Conv) else 1
+        vectors = 4 * patch * channels * height * width * itemsize
+        if not self.apart:
+            streamed = slab_bytes(self.course.together, self.space, itemsize, apart=False)
+            return vectors + streamed
+        streamed = slab_bytes(self.course.apart, self.space, itemsize, apart=True)
+        begun = 2 * width * height * width * itemsize
+        after = slab_bytes(self.course.together, self.top, itemsize, apart=False)
+        return vectors + begun + streamed + after
+
+    def side(self, images: Tensor) -> Side:
+        """Images with their variances, found a few at a time."""
+        step = max(1, self.left * self.right)
+        parts = [variance_maps(self.architecture, part) for part in images.split(step)]
+        return Side(images, [torch.cat(maps) for maps in zip(*parts, strict=True)])
+
+    def tile(self, left: Side, right: Side) -> Tensor:
+        """k of every left with every right image, in float64: no more than ``self.right`` of them."""
+        others = Features.of(self.architecture, right.images)
+        if not self.apart:
+            rows = []
+            for part in _steps(len(left), self.left):
+                some = left.part(part)
+                slabs = source.together(Features.of(self.architecture, some.images), others)
+                rows.append(self._finished(slabs, self._roots(some.maps, right.maps, Together)))
+            return torch.cat(rows)
+        values = torch.empty((len(left), len(right)), dtype=torch.float64)
+        for part in _steps(len(left), 8):
+            some = left.part(part)
+            vectors = Features.of(self.architecture, some.images)
+            for index in range(len(some)):
+                own = [maps[index : index + 1] for maps in some.maps]
+                slabs = source.apart(vectors, index, others)
+                roots = self._roots(own, right.maps, Together)
+                values[part.start + index] = self._finished(slabs, roots).flatten()
+        return values
+
+    def matched(self, left: Side, right: Side) -> Tensor:
+        """k of each left image with the right one of the same number, ``(N,)`` in float64."""
+        parts = []
+        for step in _steps(len(left), max(1, self.left * self.right)):
+            some, others = left.part(step), right.part(step)
+            pair = [Features.of(self.architecture, one.images) for one in (some, others)]
+            begin = source.matched_apart if self.apart else source.matched_together
+            roots = self._roots(some.maps, others.maps, Matched)
+            parts.append(self._finished(begin(*pair), roots).flatten())
+        return torch.cat(parts)
+
+    def _roots(
+        self, left: Sequence[Tensor], right: Sequence[Tensor], after: Geometry
+    ) -> Iterator[Roots]:
+        count = len(list(self.course.nonlinearities_apart())) if self.apart else 0
+        for index, (own, other) in enumerate(zip(left, right, strict=True)):
+            yield Roots.of(own, other, Apart if index < count else after)
+
+    def _finished(self, slabs: Slabs, roots: Iterator[Roots]) -> Tensor:
+        course = self.course
+        if self.apart:
+            slabs = run(course.apart, slabs, roots, Apart)
+        if course.draws:
+            slabs = drawn_together(slabs)
+        slabs = run(course.together, slabs, roots, Together)
+        return read_out(slabs, self.architecture.top, self.top)
+
+
+def _steps(count: int, size: int) -> Iterator[slice]:
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
