@@ -10,7 +10,6 @@ the processor's cache. The images of the right side are innermost: shifts move w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -140,13 +139,6 @@ class Roots:
         """From cosines to covariances, times a factor."""
         right = self.right[row] if self.moving else self.right
         slab.mul_(self.left[row] * factor).mul_(right)
-
-
-def roots_of(
-    left: Sequence[Tensor], right: Sequence[Tensor], kinds: Sequence[Geometry]
-) -> list[Roots]:
-    """Of every nonlinearity in order, from the variances of both sides before it."""
-    return [Roots.of(*three) for three in zip(left, right, kinds, strict=True)]
 
 
 def _inverse_root(variances: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ class NNGPKernel:
         )
         if not tiles.fits:
             raise InvalidInputError(
-                f"{self.name} needs {tiles.bytes_per_pair / 2**20:.1f} MiB of working space for"
+                f"{self.name} needs {tiles.least / 2**20:.1f} MiB of working space for"
                 f" {height}×{width} images, more than memory={self.memory} bytes"
                 f" ({self.memory / 2**20:.1f} MiB) allows; give it more"
             )
@@ -111,7 +111,8 @@ class NNGPKernel:
 
         Args:
             images: ``(N1, C, H, W)``.
-            others: ``(N2, C, H, W)``; the same images if not given: then each pair is computed once.
+            others: ``(N2, C, H, W)``; the same images if not given, and then each
+                pair is computed once.
             tell: called with lines that say how far it is.
         """
         left = self.prepare(images)
@@ -139,7 +140,7 @@ class NNGPKernel:
         values = torch.empty((len(left), len(other)), dtype=torch.float64)
         pairs = len(left) * (len(left) + 1) // 2 if right is None else values.numel()
         progress = Progress(f"kernel {self.name}", pairs, "pairs", tell)
-        for columns in _steps(len(other), self._columns(left.tiles)):
+        for columns in _steps(len(other), left.tiles.right):
             rows = slice(0, columns.stop if right is None else len(left))
             values[rows, columns] = self._tile(left.part(rows), other.part(columns))
             count = columns.stop - columns.start
@@ -154,7 +155,7 @@ class NNGPKernel:
 
     def seconds_per_pair(self, images: Tensor) -> float:
         """Measured on a few pairs: the quicker of two trials."""
-        ready = self.prepare(images[: self._columns(self.check(images[:1]))])
+        ready = self.prepare(images[: self.check(images[:1]).right])
         rows = ready.part(slice(0, max(1, ready.tiles.left)))
         times = []
         for _ in range(2):
@@ -164,17 +165,10 @@ class NNGPKernel:
             times.append(time.perf_counter() - start)
         return min(times) / (len(rows) * len(ready))
 
-    def _columns(self, tiles: Tiles) -> int:
-        """Right images at a time; mirror images take their place beside them."""
-        return max(1, tiles.right // 2) if self.flips else tiles.right
-
     def _tile(self, left: Prepared, right: Prepared) -> Tensor:
-        count, side = len(right), right.side
+        values = left.tiles.tile(left.side, right.side)
         if self.flips:
-            values = left.tiles.tile(left.side, side.and_(side.flipped()))
-            values = 0.5 * (values[:, :count] + values[:, count:])
-        else:
-            values = left.tiles.tile(left.side, side)
+            values.add_(left.tiles.tile(left.side, right.side.flipped())).mul_(0.5)
         if left.scale is not None and right.scale is not None:
             values = values * left.scale[:, None] * right.scale
         return values

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from convdkm.rivals.kernels.arccosine import relu_of_cosines_
-from convdkm.rivals.kernels.geometry import Apart, Geometry, Roots
+from convdkm.rivals.kernels.geometry import Geometry, Roots
 from convdkm.rivals.kernels.layers import (
     AveragePool,
     Conv,
@@ -161,7 +161,9 @@ def _summed(slabs: Slabs, layer: Residual, roots: Iterator[Roots], geometry: Geo
     return merged()
 
 
-def slab_bytes(layers: Sequence[Layer], space: tuple[int, int], itemsize: int, *, apart: bool) -> int:
+def slab_bytes(
+    layers: Sequence[Layer], space: tuple[int, int], itemsize: int, *, apart: bool
+) -> int:
     """Bytes that a stream holds at most for each pair of images, generously."""
     height, width = space
     total = 0
@@ -183,6 +185,3 @@ def slab_bytes(layers: Sequence[Layer], space: tuple[int, int], itemsize: int, *
         total += rows * slab
     last = width * (height * width if apart else 1)
     return total + last * (itemsize + 2 * 8)
-
-
-__all__ = ["Apart", "Slabs", "drawn_together", "read_out", "run", "slab_bytes"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -10,13 +11,13 @@ from torch import Tensor
 
 from convdkm.rivals.kernels import source
 from convdkm.rivals.kernels.geometry import Apart, Geometry, Matched, Roots, Together
-from convdkm.rivals.kernels.layers import Architecture, Conv
+from convdkm.rivals.kernels.layers import Architecture, AveragePool, Conv
 from convdkm.rivals.kernels.profile import variance_maps
 from convdkm.rivals.kernels.source import Course, Features
 from convdkm.rivals.kernels.stream import Slabs, drawn_together, read_out, run, slab_bytes
 
-SLAB = 1 << 17
-"""Numbers in a slab that is worked on at a time: half a megabyte of float32, which stays in cache."""
+SLAB = 1 << 18
+"""Numbers in a slab: enough that calls cost little, few enough that slabs stay in cache."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,6 @@ class Side:
         """The mirror images; so are their variances, which need no work."""
         return Side(self.images.flip(-1), [own.flip(-1) for own in self.maps])
 
-    def and_(self, other: Side) -> Side:
-        """Both, one after the other."""
-        maps = [torch.cat(two) for two in zip(self.maps, other.maps, strict=True)]
-        return Side(torch.cat([self.images, other.images]), maps)
-
 
 class Tiles:
     """How one architecture's kernels are computed on images of one size.
@@ -56,6 +52,11 @@ class Tiles:
         shape: ``(C, H, W)`` of an image.
         itemsize: bytes of a number.
         memory: bytes that working space may take.
+
+    Attributes:
+        left, right: images of each side that are worked on at a time.
+        least: bytes that a single pair needs.
+        fits: whether ``memory`` suffices for that.
     """
 
     def __init__(
@@ -67,28 +68,35 @@ class Tiles:
         self.top = architecture.space(height, width)
         self.course = Course.of(architecture)
         self.apart = self.course.pairs
-        self.bytes_per_pair = self._bytes_per_pair(channels, itemsize)
-        fits = memory // self.bytes_per_pair
-        slab = width * (height * width if self.apart else 1)
-        wanted = max(1, min(fits, SLAB // slab))
-        self.fits = fits >= 1
-        self.left, self.right = (1, wanted)
-        if not self.apart:
-            self.left = max(1, int(wanted**0.5))
-            self.right = max(1, wanted // self.left)
-
-    def _bytes_per_pair(self, channels: int, itemsize: int) -> int:
-        height, width = self.space
-        first = self.architecture.layers[:1]
+        first = architecture.layers[:1]
         patch = first[0].size ** 2 if first and isinstance(first[0], Conv) else 1
-        vectors = 4 * patch * channels * height * width * itemsize
-        if not self.apart:
+        vectors = 3 * patch * channels * height * width * itemsize
+        if self.apart:
+            self.least = 8 * vectors + (streamed := self._streamed_apart(itemsize))
+            self.left = 1
+            fits = (memory - 8 * vectors) // (vectors + streamed)
+            self.right = max(1, min(fits, SLAB // (width * height * width)))
+        else:
             streamed = slab_bytes(self.course.together, self.space, itemsize, apart=False)
-            return vectors + streamed
-        streamed = slab_bytes(self.course.apart, self.space, itemsize, apart=True)
+            self.least = 2 * vectors + streamed
+            fits = min(memory // (4 * vectors), math.isqrt(memory // (2 * streamed)))
+            self.left = self.right = max(1, min(fits, math.isqrt(SLAB // width)))
+        self.fits = memory >= self.least
+
+    def _streamed_apart(self, itemsize: int) -> int:
+        height, width = self.space
         begun = 2 * width * height * width * itemsize
-        after = slab_bytes(self.course.together, self.top, itemsize, apart=False)
-        return vectors + begun + streamed + after
+        streamed = slab_bytes(self.course.apart, self.space, itemsize, apart=True)
+        return begun + streamed + slab_bytes(self.course.together, self.top, itemsize, apart=False)
+
+    def map_sizes(self) -> Iterator[tuple[int, int]]:
+        """The grid of places before each nonlinearity."""
+        height, width = self.space
+        for layer in self.architecture.layers:
+            if isinstance(layer, AveragePool):
+                height, width = height // layer.size, width // layer.size
+            inside = Architecture("", (layer,), self.architecture.top).nonlinearities()
+            yield from ((height, width) for _ in inside)
 
     def side(self, images: Tensor) -> Side:
         """Images with their variances, found a few at a time."""
@@ -97,7 +105,12 @@ class Tiles:
         return Side(images, [torch.cat(maps) for maps in zip(*parts, strict=True)])
 
     def tile(self, left: Side, right: Side) -> Tensor:
-        """k of every left with every right image, in float64: no more than ``self.right`` of them."""
+        """k of every left with every right image, in float64.
+
+        Args:
+            left: any number.
+            right: no more than ``self.right`` for the budget to hold.
+        """
         others = Features.of(self.architecture, right.images)
         if not self.apart:
             rows = []
