@@ -147,10 +147,10 @@ def finite_features(layers, maps, width, generator):
     return maps
 
 
-def finite_kernel(architecture, images, width, networks, seed):
-    """The mean over networks of the products of units below the readout."""
+def finite_kernels(architecture, images, width, networks, seed):
+    """The mean over units below the readout of their products, for each of several networks."""
     generator = torch.Generator().manual_seed(seed)
-    total = 0.0
+    samples = []
     for _ in range(networks):
         maps = finite_features(architecture.layers, images, width, generator)
         top = architecture.top
@@ -159,5 +159,5 @@ def finite_kernel(architecture, images, width, networks, seed):
         elif not isinstance(top, Flatten):
             maps = F.avg_pool2d(maps, top.size, 1, top.size // 2, count_include_pad=True)
         vectors = maps.flatten(1)
-        total = total + vectors @ vectors.T / vectors.shape[1]
-    return total / networks
+        samples.append((vectors @ vectors.T / vectors.shape[1]).double())
+    return torch.stack(samples)

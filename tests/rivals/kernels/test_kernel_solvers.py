@@ -48,7 +48,8 @@ def test_the_preconditioner_saves_steps(kernel, targets):
         conjugate_gradients(Dense(kernel), targets, 1e-3, rank=rank, tolerance=1e-8).iterations
         for rank in (0, 10, 30)
     ]
-    assert steps[0] > 1.5 * steps[1] > 2 * steps[2], steps
+    assert steps[0] > steps[1] > steps[2], steps
+    assert steps[2] < steps[0] / 2
 
 
 def test_a_full_preconditioner_is_the_inverse(kernel, targets):

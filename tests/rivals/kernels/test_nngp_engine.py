@@ -80,8 +80,8 @@ def test_the_budget_changes_batches_and_not_values(architecture):
 
 @pytest.mark.parametrize("architecture", **BY_NAME)
 def test_memory_stays_within_the_budget(architecture):
-    images = torch.randn(24, 3, 16, 16)
-    kernel = NNGPKernel(architecture, memory=6 << 20)
+    images = torch.randn(6, 3, 12, 12)
+    kernel = NNGPKernel(architecture, memory=2 << 20)
     ready = kernel.prepare(images)
     result = 8 * len(images) ** 2
     assert peak_memory(lambda: kernel.block(ready, None)) < kernel.memory + 3 * result
