@@ -83,6 +83,8 @@ def test_memory_stays_within_the_budget(architecture):
     images = torch.randn(6, 3, 12, 12)
     kernel = NNGPKernel(architecture, memory=2 << 20)
     ready = kernel.prepare(images)
+    kept = sum(maps.numel() * 4 for maps in ready.side.maps) + images.numel() * 4
+    assert peak_memory(lambda: kernel.prepare(images)) < kernel.memory + 2 * kept
     result = 8 * len(images) ** 2
     assert peak_memory(lambda: kernel.block(ready, None)) < kernel.memory + 3 * result
 

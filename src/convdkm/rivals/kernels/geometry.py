@@ -103,42 +103,58 @@ Geometry = type[Apart] | type[Together]
 
 
 @dataclass(frozen=True)
-class Roots:
-    r"""Standard deviations of the places of both sides, before one nonlinearity.
+class Spread:
+    r"""Standard deviations of the places of one side, before one nonlinearity.
 
     Attributes:
-        left, right: :math:`\sqrt a` and :math:`\sqrt b`, shaped by a geometry.
-        left_inverse, right_inverse: their inverses; zero for a place of no variance, which
-            makes it orthogonal to every other.
-        moving: the right ones change from row to row.
+        root: :math:`\sqrt a`, shaped by a geometry.
+        inverse: its inverse; zero for a place of no variance, which makes it orthogonal to every
+            other.
     """
 
-    left: Tensor
-    right: Tensor
-    left_inverse: Tensor
-    right_inverse: Tensor
+    root: Tensor
+    inverse: Tensor
+
+    @classmethod
+    def left(cls, variances: Tensor, geometry: Geometry) -> Spread:
+        """From variances ``(N, H, W)`` of left places."""
+        return cls(geometry.left(variances.sqrt()), geometry.left(_inverse_root(variances)))
+
+    @classmethod
+    def right(cls, variances: Tensor, geometry: Geometry) -> Spread:
+        """From variances ``(B, H, W)`` of right places."""
+        return cls(geometry.right(variances.sqrt()), geometry.right(_inverse_root(variances)))
+
+
+@dataclass(frozen=True)
+class Roots:
+    """The spreads of both sides before one nonlinearity.
+
+    Attributes:
+        left, right: of each side.
+        moving: the right one changes from row to row.
+    """
+
+    left: Spread
+    right: Spread
     moving: bool
 
     @classmethod
     def of(cls, left: Tensor, right: Tensor, geometry: Geometry) -> Roots:
         """From variances ``(N, H, W)`` of both sides."""
         return cls(
-            geometry.left(left.sqrt()),
-            geometry.right(right.sqrt()),
-            geometry.left(_inverse_root(left)),
-            geometry.right(_inverse_root(right)),
-            geometry.moving,
+            Spread.left(left, geometry), Spread.right(right, geometry), moving=geometry.moving
         )
 
     def divide_(self, slab: Tensor, row: int) -> None:
         """From covariances to cosines."""
-        inverse = self.right_inverse[row] if self.moving else self.right_inverse
-        slab.mul_(self.left_inverse[row]).mul_(inverse)
+        right = self.right.inverse[row] if self.moving else self.right.inverse
+        slab.mul_(self.left.inverse[row]).mul_(right)
 
     def multiply_(self, slab: Tensor, row: int, factor: float) -> None:
         """From cosines to covariances, times a factor."""
-        right = self.right[row] if self.moving else self.right
-        slab.mul_(self.left[row] * factor).mul_(right)
+        right = self.right.root[row] if self.moving else self.right.root
+        slab.mul_(self.left.root[row] * factor).mul_(right)
 
 
 def _inverse_root(variances: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from convdkm.rivals.kernels import source
-from convdkm.rivals.kernels.geometry import Apart, Geometry, Matched, Roots, Together
+from convdkm.rivals.kernels.geometry import Apart, Geometry, Matched, Roots, Spread, Together
 from convdkm.rivals.kernels.layers import Architecture, AveragePool, Conv
 from convdkm.rivals.kernels.profile import variance_maps
 from convdkm.rivals.kernels.source import Course, Features
@@ -55,6 +55,7 @@ class Tiles:
 
     Attributes:
         left, right: images of each side that are worked on at a time.
+        matched_at_once: images that are paired with themselves at a time.
         least: bytes that a single pair needs.
         fits: whether ``memory`` suffices for that.
     """
@@ -82,10 +83,14 @@ class Tiles:
             fits = min(memory // (4 * vectors), math.isqrt(memory // (2 * streamed)))
             self.left = self.right = max(1, min(fits, math.isqrt(SLAB // width)))
         self.fits = memory >= self.least
+        self.matched_at_once = max(1, min(64, memory // (2 * self.least)))
 
     def _streamed_apart(self, itemsize: int) -> int:
         height, width = self.space
         begun = 2 * width * height * width * itemsize
+        pools = [one.size for one in self.course.apart if isinstance(one, AveragePool)]
+        # Variances need the covariances that the first pooling leaves, all at once.
+        begun += 3 * (height * width // pools[0] ** 2) ** 2 * itemsize if pools else 0
         streamed = slab_bytes(self.course.apart, self.space, itemsize, apart=True)
         return begun + streamed + slab_bytes(self.course.together, self.top, itemsize, apart=False)
 
@@ -100,8 +105,9 @@ class Tiles:
 
     def side(self, images: Tensor) -> Side:
         """Images with their variances, found a few at a time."""
-        step = max(1, self.left * self.right)
-        parts = [variance_maps(self.architecture, part) for part in images.split(step)]
+        parts = [
+            variance_maps(self.architecture, part) for part in images.split(self.matched_at_once)
+        ]
         return Side(images, [torch.cat(maps) for maps in zip(*parts, strict=True)])
 
     def tile(self, left: Side, right: Side) -> Tensor:
@@ -112,12 +118,14 @@ class Tiles:
             right: no more than ``self.right`` for the budget to hold.
         """
         others = Features.of(self.architecture, right.images)
+        kinds = self._kinds(Together)
+        spreads = [Spread.right(*both) for both in zip(right.maps, kinds, strict=True)]
         if not self.apart:
             rows = []
             for part in _steps(len(left), self.left):
                 some = left.part(part)
                 slabs = source.together(Features.of(self.architecture, some.images), others)
-                rows.append(self._finished(slabs, self._roots(some.maps, right.maps, Together)))
+                rows.append(self._finished(slabs, _roots(some.maps, spreads, kinds)))
             return torch.cat(rows)
         values = torch.empty((len(left), len(right)), dtype=torch.float64)
         for part in _steps(len(left), 8):
@@ -126,27 +134,29 @@ class Tiles:
             for index in range(len(some)):
                 own = [maps[index : index + 1] for maps in some.maps]
                 slabs = source.apart(vectors, index, others)
-                roots = self._roots(own, right.maps, Together)
-                values[part.start + index] = self._finished(slabs, roots).flatten()
+                values[part.start + index] = self._finished(
+                    slabs, _roots(own, spreads, kinds)
+                ).flatten()
         return values
 
     def matched(self, left: Side, right: Side) -> Tensor:
         """k of each left image with the right one of the same number, ``(N,)`` in float64."""
         parts = []
-        for step in _steps(len(left), max(1, self.left * self.right)):
+        kinds = self._kinds(Matched)
+        for step in _steps(len(left), self.matched_at_once):
             some, others = left.part(step), right.part(step)
             pair = [Features.of(self.architecture, one.images) for one in (some, others)]
             begin = source.matched_apart if self.apart else source.matched_together
-            roots = self._roots(some.maps, others.maps, Matched)
+            spreads = [Spread.right(*both) for both in zip(others.maps, kinds, strict=True)]
+            roots = _roots(some.maps, spreads, kinds)
             parts.append(self._finished(begin(*pair), roots).flatten())
         return torch.cat(parts)
 
-    def _roots(
-        self, left: Sequence[Tensor], right: Sequence[Tensor], after: Geometry
-    ) -> Iterator[Roots]:
+    def _kinds(self, after: Geometry) -> list[Geometry]:
+        """The geometry of each nonlinearity: all pairs of places, and then ``after``."""
+        total = len(list(self.architecture.nonlinearities()))
         count = len(list(self.course.nonlinearities_apart())) if self.apart else 0
-        for index, (own, other) in enumerate(zip(left, right, strict=True)):
-            yield Roots.of(own, other, Apart if index < count else after)
+        return [Apart if index < count else after for index in range(total)]
 
     def _finished(self, slabs: Slabs, roots: Iterator[Roots]) -> Tensor:
         course = self.course
@@ -156,6 +166,13 @@ class Tiles:
             slabs = drawn_together(slabs)
         slabs = run(course.together, slabs, roots, Together)
         return read_out(slabs, self.architecture.top, self.top)
+
+
+def _roots(
+    left: Sequence[Tensor], right: Sequence[Spread], kinds: Sequence[Geometry]
+) -> Iterator[Roots]:
+    for own, other, kind in zip(left, right, kinds, strict=True):
+        yield Roots(Spread.left(own, kind), other, moving=kind.moving)
 
 
 def _steps(count: int, size: int) -> Iterator[slice]:
