@@ -110,6 +110,40 @@ def test_kernels_equal_those_of_neural_tangents(trunk, top, name):
     torch.testing.assert_close(kernel.matrix(x1, x2), k12, rtol=1e-11, atol=1e-12)
 
 
+GOLDEN_RIVALS = {
+    "conv2_vec": plain(2, Flatten()),
+    "conv2_gap": plain(2),
+    "conv2_lap3": plain(2, LocalAverage(3)),
+    "conv2_lap5": plain(2, LocalAverage(5)),
+    "bias_vec": plain(2, Flatten(), bias_variance=0.3),
+    "bias_gap": plain(2, bias_variance=0.3),
+    "he_vec": Architecture("", HE, Flatten()),
+    "he_gap": Architecture("", HE, GlobalAverage()),
+    "res1_vec": residual(1, Flatten()),
+    "res1_gap": residual(1),
+    "res1_lap3": residual(1, LocalAverage(3)),
+    "myrtle5_gap": myrtle(5),
+    "myrtle5_gaussian_gap": myrtle(5, nonlinearity=Gaussian()),
+    "myrtle7_gap": myrtle(7),
+    "myrtle10_gap": myrtle(10),
+}
+
+
+def test_every_golden_rival_is_tested():
+    with np.load(GOLDEN / "rival_kernels.npz") as file:
+        assert sorted(file["cases"]) == sorted(GOLDEN_RIVALS)
+
+
+@pytest.mark.parametrize("name", GOLDEN_RIVALS)
+def test_every_architecture_equals_that_of_neural_tangents(name):
+    with np.load(GOLDEN / "rival_kernels.npz") as file:
+        x1, x2 = torch.tensor(file["x1"]), torch.tensor(file["x2"])
+        k11, k12 = (torch.tensor(file[f"{name}/{key}"]) for key in ("k11", "k12"))
+    kernel = NNGPKernel(GOLDEN_RIVALS[name], dtype=torch.float64)
+    torch.testing.assert_close(kernel.matrix(x1), k11, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(kernel.matrix(x1, x2), k12, rtol=1e-11, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     "architecture",
     [
