@@ -189,7 +189,7 @@ class KernelRegression(Rival):
         classes = check_training_set(images, labels)
         self.foresee(images, labels)
         targets = F.one_hot(labels.to("cpu", torch.int64), classes).to(torch.float64) - 1 / classes
-        matrix = self._kernel(images)
+        matrix, ready = self._kernel(images)
         mean = self._mean_variance(images, matrix)
         self.loo_, self._temperature = None, None
         if self.ridge == "loo":
@@ -211,20 +211,22 @@ class KernelRegression(Rival):
             self.solved_ = None
             assert isinstance(matrix, Dense)
             self._weights = solve_directly(matrix.values, targets, self.ridge_ * mean)
-        self._train = self._used.prepare(images)
+        self._train = ready
         return self
 
-    def _kernel(self, images: Tensor) -> SymmetricMatrix:
+    def _kernel(self, images: Tensor) -> tuple[SymmetricMatrix, Prepared]:
         pairs = len(images) * (len(images) + 1) // 2
         if self.folder is None:
             self._foresee_time(images, pairs)
-            return Dense(self._used.matrix(images, tell=self.tell))
+            ready = self._used.prepare(images)
+            return Dense(self._used.block(ready, None, tell=self.tell)), ready
         store = KernelStore(self.folder, self._used, images, block=self.block)
         left = store.missing_pairs()
         if left:
             self._foresee_time(images, left)
-        store.compute(tell=self.tell)
-        return store if self.solver == "cg" else Dense(store.matrix())
+        ready = self._used.prepare(images)
+        store.compute(tell=self.tell, ready=ready)
+        return store if self.solver == "cg" else Dense(store.matrix()), ready
 
     def _mean_variance(self, images: Tensor, matrix: SymmetricMatrix) -> float:
         """What ridges are relative to."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from convdkm.errors import InvalidInputError
 from convdkm.files import replacing, write_json
-from convdkm.rivals.kernels.nngp import NNGPKernel, Tell
+from convdkm.rivals.kernels.nngp import NNGPKernel, Prepared, Tell
 from convdkm.rivals.kernels.progress import Progress
 
 FORMAT = 1
@@ -89,12 +89,17 @@ class KernelStore:
         """How many pairs of images these have together."""
         return sum(self._pairs(*place) for place in self.missing())
 
-    def compute(self, *, tell: Tell | None = None) -> KernelStore:
-        """Work out what is missing; returns itself."""
+    def compute(self, *, tell: Tell | None = None, ready: Prepared | None = None) -> KernelStore:
+        """Work out what is missing; returns itself.
+
+        Args:
+            tell: called with lines that say how far it is.
+            ready: the images, where the kernel has prepared them already.
+        """
         missing = self.missing()
         if not missing:
             return self
-        ready = self.kernel.prepare(self.images)
+        ready = self.kernel.prepare(self.images) if ready is None else ready
         if tell is not None and len(missing) < len(list(self._places())):
             tell(f"resuming {self.folder}: {len(missing)} blocks are missing")
         progress = Progress(f"kernel {self.kernel.name}", self.missing_pairs(), "pairs", tell)
@@ -220,8 +225,10 @@ class KernelStore:
 
 def digest(images: Tensor) -> str:
     """SHA-256 of the numbers of a tensor, as float64."""
-    values = images.detach().to("cpu", torch.float64).contiguous().numpy()
-    return hashlib.sha256(values.tobytes()).hexdigest()
+    found = hashlib.sha256()
+    for part in images.detach().split(1024):
+        found.update(part.to("cpu", torch.float64).contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 def _damaged(path: Path, why: str) -> str:
