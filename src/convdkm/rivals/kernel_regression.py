@@ -120,19 +120,18 @@ class KernelRegression(Rival):
         super().foresee(images, labels)
         tiles = self._used.check(images)
         count = len(images)
-        maps = (
-            sum(height * width for height, width in tiles.map_sizes()) * self.kernel.dtype.itemsize
-        )
-        each = maps + images[0].numel() * self.kernel.dtype.itemsize
+        maps = sum(height * width for height, width in tiles.map_sizes())
+        each = (maps + images[0].numel()) * self.kernel.dtype.itemsize
+        if self.solver == "cg":
+            each += 3 * 8 * self.rank  # the preconditioner
         square = self._square_bytes()
         needed = square * count**2 + each * count + self.kernel.memory
         there = available_memory()
         if there is not None and needed > there:
             left = max(0.0, there - self.kernel.memory)
-            fits = (
-                int((math.sqrt(each**2 + 4 * square * left) - each) / (2 * square)) if square else 0
-            )
-            advice = f"about {fits:,} images would fit" if square else "give the kernel less memory"
+            # The positive root of square·n² + each·n = left, which is left / each for no square.
+            fits = int(2 * left / (each + math.sqrt(each**2 + 4 * square * left)))
+            advice = f"about {fits:,} images would fit"
             if self.solver == "cholesky" or self.folder is None:
                 advice += "; or use solver='cg' with a folder, which keeps the kernel on disk"
             raise InvalidInputError(

@@ -168,7 +168,7 @@ def test_calibration_finds_the_temperature():
 def test_a_kernel_that_does_not_fit_in_memory_is_refused(train, monkeypatch):
     small = NNGPKernel(plain(2), memory=1 << 20)
     monkeypatch.setattr(module, "available_memory", lambda: (1 << 20) + 40_000)
-    monkeypatch.setattr(NNGPKernel, "matrix", lambda *_, **__: pytest.fail("work was begun"))
+    monkeypatch.setattr(NNGPKernel, "prepare", lambda *_: pytest.fail("work was begun"))
     with pytest.raises(
         InvalidInputError,
         match=r"of 30 images needs 1\.\d MiB of memory, and 1\.0 MiB are free; about 2\d images",
@@ -180,6 +180,16 @@ def test_a_kernel_that_does_not_fit_in_memory_is_refused(train, monkeypatch):
     KernelRegression(small).foresee(train[0][:count], train[1][:count])
     with pytest.raises(InvalidInputError):
         KernelRegression(small).foresee(train[0][: count + 1], train[1][: count + 1])
+
+
+def test_on_disk_the_images_themselves_must_fit_in_memory(train, tmp_path, monkeypatch):
+    small = NNGPKernel(plain(2), memory=1 << 20)
+    monkeypatch.setattr(module, "available_memory", lambda: (1 << 20) + 5_000)
+    machine = KernelRegression(small, solver="cg", rank=1, folder=tmp_path / "k")
+    # Two maps and an image of 36 numbers of 4 bytes, and 24 for the preconditioner: 456 bytes.
+    with pytest.raises(InvalidInputError, match=r"are free; about 10 images would fit$"):
+        machine.foresee(*train)
+    machine.foresee(train[0][:10], train[1][:10])
 
 
 def test_a_kernel_that_does_not_fit_on_disk_is_refused(train, tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ with each layer, and :mod:`convdkm.rivals.kernels.stream` computes them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -205,10 +204,6 @@ class Architecture:
         """All of it but the name, for a file: two architectures are the same if these are."""
         top = {"kind": type(self.top).__name__, **asdict(self.top)}
         return {"layers": [_described(layer) for layer in self.layers], "top": top}
-
-    def fingerprint(self) -> str:
-        """:meth:`describe` as one line of text."""
-        return json.dumps(self.describe(), sort_keys=True)
 
 
 def _nonlinearities(layers: tuple[Layer, ...]) -> Iterator[Nonlinearity]:
