@@ -143,9 +143,9 @@ def test_it_stops_in_time(kind, stripes):
     (images, labels), _ = stripes
     rival = kind(**SMALL, epochs=100_000) if kind is SupervisedCKN else kind(**SMALL)
     rival.minutes = 1 / 60
-    start = time.perf_counter()
+    start = time.process_time()  # of this process: others may keep it waiting
     rival.fit(images, labels)
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
     assert rival.scores(images).isfinite().all()
 
 

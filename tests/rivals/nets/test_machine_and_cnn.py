@@ -26,7 +26,7 @@ RIVALS = [Machine, InducingNNGP, CNN]
 
 
 @pytest.mark.parametrize("kind", RIVALS)
-def test_it_learns_and_is_deterministic(kind, stripes):
+def test_it_learns(kind, stripes):
     (images, labels), (test_images, test_labels) = stripes
     rival = kind(**TINY)
     said = []
@@ -39,10 +39,17 @@ def test_it_learns_and_is_deterministic(kind, stripes):
     torch.testing.assert_close(chances.sum(1), torch.ones(60, dtype=torch.float64))
     assert torch.equal(chances.argmax(1), predicted)
     assert any("epoch 16" in line for line in said)
-    again = kind(**TINY).fit(images, labels)
-    assert torch.equal(again.scores(test_images), rival.scores(test_images))
-    other = kind(**TINY, seed=1).fit(images, labels)
-    assert not torch.equal(other.scores(test_images), rival.scores(test_images))
+
+
+@pytest.mark.parametrize("kind", RIVALS)
+def test_the_seed_is_all_that_is_random(kind, stripes):
+    (images, labels), (test_images, _) = stripes
+    first, again, other = (
+        kind(**{**TINY, "epochs": 1, "seed": seed}).fit(images, labels).scores(test_images)
+        for seed in (0, 0, 1)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
 
 
 @pytest.mark.parametrize("kind", RIVALS)
@@ -50,19 +57,20 @@ def test_it_stops_in_time(kind, stripes):
     (images, labels), _ = stripes
     rival = kind(**{**TINY, "epochs": 100_000})
     rival.minutes = 1 / 60
-    start = time.perf_counter()
+    start = time.process_time()  # of this process: others may keep it waiting
     rival.fit(images, labels)
-    assert time.perf_counter() - start < 20
+    assert time.process_time() - start < 20
     assert rival.predict(images).shape == (90,)
 
 
 def test_a_machine_with_time_keeps_its_epochs(stripes):
     (images, labels), (test_images, _) = stripes
-    free = Machine(**TINY).fit(images, labels)
-    timed = Machine(**TINY)
+    short = {**TINY, "epochs": 2}
+    free = Machine(**short).fit(images, labels)
+    timed = Machine(**short)
     timed.minutes = 10
     timed.fit(images, labels)
-    assert timed.fitted.config.training.epochs == 16
+    assert timed.fitted.config.training.epochs == 2
     assert torch.equal(timed.scores(test_images), free.scores(test_images))
 
 
