@@ -1,7 +1,8 @@
 """Convolutional Gaussian processes, shallow and deep, as rivals; on GPyTorch, an optional extra.
 
 Van der Wilk et al. (2017), with the orthogonal inducing points of Shi et al. (2020) if asked for;
-Blomqvist et al. (2018) for the hidden layers.
+Blomqvist et al. (2018) for the hidden layers; the translation-insensitive kernel of Dutordoir et
+al. (2020) on top of them.
 """
 
 from __future__ import annotations
@@ -57,6 +58,7 @@ class ConvolutionalGP(Rival):
         orthogonal: more of them in the top, orthogonal to those (Shi et al., 2020).
         size: side of the patches of the top.
         stride: of these; by default the least for which an image has 256 patches or fewer.
+        located: whether the top's kernel also compares where patches are (Dutordoir et al., 2020).
         hidden: hidden layers.
         channels: of the images that hidden layers make.
         hidden_size, hidden_stride: of the patches of hidden layers.
@@ -73,6 +75,7 @@ class ConvolutionalGP(Rival):
         orthogonal: int = 0,
         size: int = 5,
         stride: int | None = None,
+        located: bool = False,
         hidden: int = 0,
         channels: int = 8,
         hidden_size: int = 5,
@@ -101,7 +104,7 @@ class ConvolutionalGP(Rival):
                 f"hidden and orthogonal must be 0 or more, got {hidden} and {orthogonal}"
             )
         self.inducing, self.orthogonal, self.samples = inducing, orthogonal, samples
-        self.size, self.stride = size, stride
+        self.size, self.stride, self.located = size, stride, located
         self.hidden, self.channels = hidden, channels
         self.hidden_size, self.hidden_stride = hidden_size, hidden_stride
         self.config = RunConfig.of(
@@ -255,9 +258,11 @@ class ConvolutionalGP(Rival):
         parts = gp_layers()
         shape = tuple(maps.shape[1:])
         stride = self._stride_for(*shape[1:])
-        points = parts.patches(maps, self.size, stride).flatten(0, 1)
+        taken = parts.located_patches if self.located else parts.patches
+        points = taken(maps, self.size, stride).flatten(0, 1)
         start = distinct_rows(points, self.inducing + self.orthogonal, generator)
-        kernel = parts.ConvolutionalKernel(parts.scaled_rbf(start), shape, self.size, stride)
+        base = parts.scaled_rbf(start, located=self.located)
+        kernel = parts.ConvolutionalKernel(base, shape, self.size, stride, located=self.located)
         variance = kernel(maps[:32].flatten(1), diag=True).mean()
         kernel.base.outputscale = parts.TOP_VARIANCE / variance
         inducing = parts.Inducing(start, classes, self.orthogonal)
@@ -267,14 +272,14 @@ class ConvolutionalGP(Rival):
 
 
 class DeepConvolutionalGaussianProcess(ConvolutionalGP):
-    """A convolutional GP with one hidden layer, or as many as ``hidden`` says, and 3×3 patches.
+    """A convolutional GP with hidden layers: one by default, of 3×3 patches, and a located top.
 
     Args:
         options: of :class:`ConvolutionalGP`.
     """
 
     def __init__(self, **options: Any) -> None:
-        ours = {"hidden": 1, "size": 3, "hidden_size": 3, "hidden_stride": 1}
+        ours = {"hidden": 1, "size": 3, "hidden_size": 3, "hidden_stride": 1, "located": True}
         super().__init__(**{**ours, **options})
 
 

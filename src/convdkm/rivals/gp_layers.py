@@ -6,7 +6,8 @@ the P patches of an image (van der Wilk et al., 2017),
 .. math:: f(x) = \frac1P \sum_p w_p\, g(x^{[p]}), \qquad
           k_f(x, x') = \frac1{P^2} \sum_{p, p'} w_p w_{p'}\, k(x^{[p]}, x'^{[p']}),
 
-a *hidden* layer keeps them as the pixels of a new image (Blomqvist et al., 2018). In both, the
+a *hidden* layer keeps them as the pixels of a new image (Blomqvist et al., 2018). The kernel k may
+also compare where patches are (Dutordoir et al., 2020). In all of them the
 inducing variables are values of g at inducing patches Z, so that no pair of images is looked at:
 
 .. math:: k_{fu}(x, z) = \frac1P \sum_p w_p\, k(x^{[p]}, z), \qquad K_{uu} = k(Z, Z).
@@ -58,6 +59,15 @@ def patches(maps: Tensor, size: int, stride: int) -> Tensor:
     return F.unfold(maps, size, stride=stride).mT
 
 
+def located_patches(maps: Tensor, size: int, stride: int) -> Tensor:
+    """The same with the row and column of each at the end, in pixels: ``(N, P, C·size² + 2)``."""
+    rows, columns = (
+        stride * torch.arange(places(side, size, stride)).to(maps) for side in maps.shape[2:]
+    )
+    where = torch.cartesian_prod(rows, columns).expand(len(maps), -1, -1)
+    return torch.cat([patches(maps, size, stride), where], 2)
+
+
 def places(side: int, size: int, stride: int) -> int:
     """How many patches there are along one side."""
     return (side - size) // stride + 1
@@ -70,13 +80,20 @@ class ConvolutionalKernel(Kernel):
         base: the kernel k of patches.
         image_shape: channels, height and width.
         size, stride: of the patches.
+        located: whether patches, those of ``base`` too, end with where they are.
     """
 
     def __init__(
-        self, base: Kernel, image_shape: Sequence[int], size: int, stride: int = 1
+        self,
+        base: Kernel,
+        image_shape: Sequence[int],
+        size: int,
+        stride: int = 1,
+        *,
+        located: bool = False,
     ) -> None:
         super().__init__()
-        self.base, self.image_shape = base, tuple(image_shape)
+        self.base, self.image_shape, self.located = base, tuple(image_shape), located
         self.side, self.stride = size, stride  # GPyTorch has a meaning of its own for ``size``
         _, height, width = self.image_shape
         if size > min(height, width):
@@ -88,8 +105,9 @@ class ConvolutionalKernel(Kernel):
         self.weights = nn.Parameter(torch.ones(count))
 
     def patches(self, vectors: Tensor) -> Tensor:
-        """Of images as vectors ``(N, C·H·W)``: ``(N, P, C·size²)``."""
-        return patches(vectors.unflatten(-1, self.image_shape), self.side, self.stride)
+        """Of images as vectors ``(N, C·H·W)``: ``(N, P, C·size²)``, and 2 more if located."""
+        taken = located_patches if self.located else patches
+        return taken(vectors.unflatten(-1, self.image_shape), self.side, self.stride)
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         """k_f of every pair of images, or of pairs at the same place."""
@@ -291,11 +309,23 @@ def bound(
     return expected.sum() / len(images) - model.kl() / num_data
 
 
-def scaled_rbf(points: Tensor) -> Kernel:
-    """A squared-exponential kernel whose length is the median distance of some points."""
-    base = ScaleKernel(RBFKernel()).to(points.dtype)
-    distances = torch.pdist(points[:1000])
+def scaled_rbf(points: Tensor, *, located: bool = False) -> Kernel:
+    """A squared-exponential kernel whose length is the median distance of some points.
+
+    Args:
+        points: patches ``(n, C·size²)``.
+        located: they end with row and column, for which there is a factor of its own, as long at
+            first as the image is: the translation-insensitive kernel of Dutordoir et al. (2020).
+    """
+    width = points.shape[1] - 2 * located
+    inner = RBFKernel(active_dims=tuple(range(width)))
+    distances = torch.pdist(points[:1000, :width])
     lengthscale = distances.median() if len(distances) else points.norm()
-    base.base_kernel.lengthscale = lengthscale.clamp(min=1e-3)
+    inner.lengthscale = lengthscale.clamp(min=1e-3)
+    if located:
+        near = RBFKernel(active_dims=(width, width + 1))
+        near.lengthscale = points[:, width:].max().clamp(min=1.0)
+        inner = inner * near
+    base = ScaleKernel(inner).to(points.dtype)
     base.outputscale = 1.0
     return base

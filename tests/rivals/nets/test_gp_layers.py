@@ -79,6 +79,37 @@ def test_the_kernel_is_the_double_loop_over_patches(size, stride):
     torch.testing.assert_close(kernel.across(z, flat).detach(), expected, **CLOSE)
 
 
+def test_a_located_kernel_compares_places_too():
+    images, stride = random(2, *SHAPE), 1
+    found = [patches_by_hand(image, 2, stride) for image in images]
+    where = [(r, c) for r in range(3) for c in range(4)]
+    z = torch.cat([random(5, 8), torch.tensor([[0.0, 3.0]] * 5).double()], 1)
+    base = scaled_rbf(z, located=True)
+    kernel = ConvolutionalKernel(base, SHAPE, 2, stride, located=True).double()
+    near = kernel.base.base_kernel.kernels[1]
+    near.lengthscale = 1.5
+    length = kernel.base.base_kernel.kernels[0].lengthscale.item()
+
+    def located(a, p, b, q):
+        apart = (p[0] - q[0]) ** 2 + (p[1] - q[1]) ** 2
+        difference = float((a - b).square().sum())
+        return math.exp(-difference / (2 * length**2) - apart / (2 * 1.5**2))
+
+    def total(left, right):
+        pairs = [(a, p, b, q) for a, p in left for b, q in right]
+        return sum(located(*pair) for pair in pairs) / len(pairs)
+
+    sets = [list(zip(each, where, strict=True)) for each in found]
+    expected = [[total(left, right) for right in sets] for left in sets]
+    expected = torch.tensor(expected, dtype=torch.float64)
+    flat = images.flatten(1)
+    # The lengths are set in single precision, and kept so.
+    torch.testing.assert_close(kernel(flat).to_dense().detach(), expected, rtol=1e-6, atol=1e-6)
+    across = [[total([(u[:8], (0.0, 3.0))], each) for each in sets] for u in z]
+    expected = torch.tensor(across, dtype=torch.float64)
+    torch.testing.assert_close(kernel.across(z, flat).detach(), expected, rtol=1e-6, atol=1e-6)
+
+
 def regression(inducing, orthogonal=0):
     """A tiny regression with an exact marginal likelihood: model, likelihood, data, evidence."""
     kernel, images = kernel_of(), random(5, *SHAPE)

@@ -14,7 +14,7 @@ SHALLOW = {"inducing": 15, "size": 3, "epochs": 15, "batch_size": 30, "learning_
 DEEP = {**SHALLOW, "channels": 3, "hidden_size": 2, "hidden_stride": 2}
 RIVALS = [
     (ConvolutionalGP, SHALLOW),
-    (ConvolutionalGP, {**SHALLOW, "orthogonal": 6}),
+    (ConvolutionalGP, {**SHALLOW, "orthogonal": 6, "located": True}),
     (DeepConvolutionalGaussianProcess, {**DEEP, "size": 2, "epochs": 25}),
 ]
 
@@ -67,7 +67,7 @@ def test_parameters_by_hand(stripes):
     assert more.parameters == top + 2 * 9 + 3 * (2 + 3)
     deep = DeepConvolutionalGaussianProcess(**short, channels=2).fit(images, labels)
     hidden = 2 + 5 * 9 + 2 * q
-    assert deep.parameters == hidden + 16 + 2 + 5 * 18 + 3 * q
+    assert deep.parameters == hidden + 16 + 3 + 5 * (18 + 2) + 3 * q
 
 
 @pytest.mark.parametrize(("side", "stride"), [(8, 1), (16, 1), (28, 2), (32, 2), (64, 4)])
