@@ -13,10 +13,11 @@ from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.memory import available_memory
 from convdkm.rivals.base import Rival, check_training_set
-from convdkm.rivals.ckn_classifier import Linear, logistic_regression
+from convdkm.rivals.ckn_classifier import Linear, Stop, logistic_regression
 from convdkm.rivals.ckn_kmeans import spherical_kmeans
 from convdkm.rivals.ckn_layer import CKNLayer, patches
 from convdkm.rivals.descent import Budget, descend
+from convdkm.rivals.shapes import check_like
 from convdkm.training.batches import Batches, generator_of, seed_of
 
 Shape = tuple[int, int, int]
@@ -24,6 +25,8 @@ TWO_LAYERS: tuple[Shape, ...] = ((64, 3, 2), (256, 3, 4))
 THREE_LAYERS: tuple[Shape, ...] = ((64, 3, 2), (128, 3, 2), (256, 3, 2))
 AT_ONCE = 256
 """Images that are worked on at a time, where nothing is learned by gradients."""
+START = 0.3
+"""Share of the time that a supervised network's start may take."""
 COPIES = 6
 """Copies of the features, in double precision, that logistic regression holds at most."""
 
@@ -62,15 +65,18 @@ class UnsupervisedCKN(Rival):
         self._new_network(1)  # a wrong option is told of now
         self.network: nn.Sequential | None = None
         self.classifier: Linear | None = None
+        self._shape: tuple[int, ...] = ()
 
     def fit(self, images: Tensor, labels: Tensor) -> UnsupervisedCKN:
         classes = check_training_set(images, labels)
-        self._fit_unsupervised(images.float(), labels.long(), classes, Budget(self.minutes))
+        budget = Budget(self.minutes)
+        self._fit_unsupervised(images.float(), labels.long(), classes, budget.over)
         return self
 
     def features(self, images: Tensor) -> Tensor:
         """The last maps of every image as a vector, ``(N, features)``."""
         network, _ = self._fitted()
+        check_like(images, self._shape)
         return _mapped(network, images.float()).flatten(1)
 
     def scores(self, images: Tensor) -> Tensor:
@@ -115,27 +121,23 @@ class UnsupervisedCKN(Rival):
                 channels = filters
         return nn.Sequential(*built)
 
-    def _fit_unsupervised(
-        self, images: Tensor, labels: Tensor, classes: int, budget: Budget
-    ) -> None:
-        """Anchors, then the classifier."""
+    def _fit_unsupervised(self, images: Tensor, labels: Tensor, classes: int, stop: Stop) -> None:
+        """Anchors, then the classifier; ``stop`` says when to make do with what there is."""
         network = self._new_network(images.shape[1]).to(images.device)
         for index in range(len(network)):
             layer = network[index]
             assert isinstance(layer, CKNLayer)
             generator = generator_of(self.seed, 7, index)
             vectors = _drawn(network[:index], layer.size, images, self.patches, generator)
-            anchors, curve = spherical_kmeans(vectors, layer.filters, generator, stop=budget.over)
+            anchors, curve = spherical_kmeans(vectors, layer.filters, generator, stop=stop)
             layer.set_anchors(anchors)
             self.tell(
                 f"layer {index + 1} of {len(network)}: {layer.filters} anchors, mean cosine"
                 f" {curve[-1]:.3f} after {len(curve) - 1} iterations"
             )
         features = _mapped(network, images).flatten(1)
-        self.network = network
-        self.classifier = logistic_regression(
-            features, labels, classes, seed=self.seed, stop=budget.over
-        )
+        self.network, self._shape = network, tuple(images.shape[1:])
+        self.classifier = logistic_regression(features, labels, classes, seed=self.seed, stop=stop)
         self.tell(f"classifier of {features.shape[1]} features: λ = {self.classifier.strength:g}")
 
     def _fitted(self) -> tuple[nn.Sequential, Linear]:
@@ -189,7 +191,7 @@ class SupervisedCKN(UnsupervisedCKN):
         classes = check_training_set(images, labels)
         budget = Budget(self.minutes)
         images, labels = images.float(), labels.long()
-        self._fit_unsupervised(images, labels, classes, budget)
+        self._fit_unsupervised(images, labels, classes, lambda: budget.share > START)
         network, start = self._fitted()
         weight, bias = (nn.Parameter(value.to(images)) for value in (start.weight, start.bias))
         classifier = replace(

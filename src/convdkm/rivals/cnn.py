@@ -14,6 +14,7 @@ from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.rivals.base import Rival, check_training_set
 from convdkm.rivals.descent import Budget, descend
 from convdkm.rivals.machine import recipe_of
+from convdkm.rivals.shapes import check_like
 from convdkm.training.batches import Batches, seed_of
 from convdkm.training.world import find_device
 
@@ -51,6 +52,7 @@ class CNN(Rival):
                 f" {self.config.model.kernel_size}; leave it at 3"
             )
         self.network: nn.Module | None = None
+        self._shape: tuple[int, ...] = ()
         self.curve: list[float] = []
 
     def fit(self, images: Tensor, labels: Tensor) -> CNN:
@@ -81,13 +83,14 @@ class CNN(Rival):
         self.curve = descend(
             network.parameters(), batches, training, loss, budget=budget, tell=self.tell
         )
-        self.network = network.eval()
+        self.network, self._shape = network.eval(), tuple(images.shape[1:])
         return self
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
         """Log-probabilities."""
         network = self._fitted()
+        check_like(images, self._shape)
         device = next(network.parameters()).device
         parts = images.split(self.config.training.evaluation_batch)
         logits = torch.cat([network(part.to(device, torch.float32)) for part in parts])

@@ -20,6 +20,7 @@ from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.memory import available_memory
 from convdkm.rivals.base import Rival, check_training_set
 from convdkm.rivals.descent import Budget, descend
+from convdkm.rivals.shapes import check_like
 from convdkm.training.batches import Batches, generator_of, seed_of
 
 if TYPE_CHECKING:
@@ -122,6 +123,7 @@ class ConvolutionalGP(Rival):
         )
         self.model: DeepConvolutionalGP | None = None
         self.likelihood: Any = None
+        self._shape: tuple[int, ...] = ()
         self.curve: list[float] = []
 
     def fit(self, images: Tensor, labels: Tensor) -> ConvolutionalGP:
@@ -153,12 +155,14 @@ class ConvolutionalGP(Rival):
                 model.parameters(), batches, training, loss, budget=budget, tell=self.tell
             )
         self.model, self.likelihood = model.eval(), likelihood.eval()
+        self._shape = tuple(images.shape[1:])
         return self
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
         """Log-probabilities, by samples of the functions and of the hidden layers."""
         model = self._fitted()
+        check_like(images, self._shape)
         settings = gp_layers().gpytorch.settings
         draws = self.samples if self.hidden else 1
         found = []

@@ -149,6 +149,32 @@ def test_it_stops_in_time(kind, stripes):
     assert rival.scores(images).isfinite().all()
 
 
+def test_a_start_that_takes_long_leaves_time_for_supervision(monkeypatch, stripes):
+    (images, labels), _ = stripes
+    shares = []
+
+    class Spent:
+        """A third of the time is gone from the beginning."""
+
+        share, seconds_left = 0.34, 1.0
+
+        def __init__(self, minutes):
+            pass
+
+        def over(self):
+            shares.append(self.share)
+            return False
+
+    monkeypatch.setattr("convdkm.rivals.ckn.Budget", Spent)
+    rival, said = SupervisedCKN(**SMALL, epochs=2), []
+    rival.tell = said.append
+    rival.fit(images, labels)
+    assert "after 1 iterations" in said[0]
+    assert "λ = 0.1" in said[2]  # the first that is tried
+    assert len(rival.curve) == 2
+    assert shares
+
+
 def test_a_set_that_does_not_fit_is_foreseen(monkeypatch):
     images, labels = torch.zeros(50, 1, 8, 8), torch.arange(50) % 3
     rival = UnsupervisedCKN(**SMALL)
@@ -170,5 +196,8 @@ def test_bad_use_is_refused(stripes):
         SupervisedCKN(epochs=0)
     with pytest.raises(InvalidInputError, match=r"images must be floating-point"):
         UnsupervisedCKN().fit(images[0], labels)
+    fitted = UnsupervisedCKN(**SMALL).fit(images, labels)
+    with pytest.raises(InvalidInputError, match=r"\(N, 1, 8, 8\) as those of fit.*\(90, 1, 8, 7\)"):
+        fitted.predict(images[..., 1:])
     with pytest.raises(InvalidInputError, match="64 anchors need as many patches"):
         UnsupervisedCKN().fit(torch.zeros_like(images), labels)

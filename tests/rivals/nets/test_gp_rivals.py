@@ -130,5 +130,8 @@ def test_bad_use_is_refused(stripes):
         DeepConvolutionalGaussianProcess(channels=10).fit(images, labels)
     with pytest.raises(InvalidInputError, match="need as many different patches"):
         ConvolutionalGP().fit(torch.zeros_like(images), labels)
+    fitted = ConvolutionalGP(**{**SHALLOW, "epochs": 1}).fit(images, labels)
+    with pytest.raises(InvalidInputError, match=r"as those of fit.*\(90, 1, 8, 7\)"):
+        fitted.predict(images[..., 1:])
     with pytest.raises(InvalidInputError, match="labels must be 90 integers"):
         ConvolutionalGP().fit(images, labels.float())

@@ -143,6 +143,16 @@ def test_bad_use_is_refused(kind):
         rival.fit(torch.zeros(3, 1, 8, 8), torch.arange(3))
 
 
+@pytest.mark.parametrize("kind", RIVALS)
+def test_images_of_another_shape_are_refused(kind, stripes):
+    (images, labels), _ = stripes
+    rival = kind(**{**TINY, "epochs": 1}).fit(images, labels)
+    with pytest.raises(InvalidInputError, match=r"\(1, 8, 8\)|\(N, 1, 8, 8\)"):
+        rival.predict(images[..., 1:])
+    with pytest.raises(InvalidInputError, match=r"no images|at least one"):
+        rival.predict(images[:0])
+
+
 def test_options_that_cannot_be_are_refused():
     with pytest.raises(InvalidInputError, match=r"nu = inf, got 0\.1"):
         InducingNNGP(**TINY, nu=0.1)
