@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ class CNN(Rival):
     """A residual network with as many channels as the machine has inducing points.
 
     Blocks, strides, epochs, batch size, Adam's betas, the schedule, crops and flips are those of
-    the machine of the same preset. Batch normalisation takes the place of the machine's.
+    the machine of the same preset. Batch normalisation takes the place of the machine's, and where
+    the recipe makes the machine's running statistics exact, so it does the network's.
 
     Args:
         preset: name of the settings.
@@ -83,6 +85,8 @@ class CNN(Rival):
         self.curve = descend(
             network.parameters(), batches, training, loss, budget=budget, tell=self.tell
         )
+        if training.calibrate:
+            calibrate(network, batches.clean(training.calibrate))
         self.network, self._shape = network.eval(), tuple(images.shape[1:])
         return self
 
@@ -107,6 +111,24 @@ class CNN(Rival):
         if self.network is None:
             raise NotInitialisedError("CNN has to be fitted first: call fit")
         return self.network
+
+
+@torch.no_grad()
+def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Make the statistics of batch normalisation the averages over some batches.
+
+    The running ones lag behind the weights, and after few steps are still near where they began.
+    """
+    norms = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
+    before = [layer.momentum for layer in norms]
+    for layer in norms:
+        layer.reset_running_stats()
+        layer.momentum = None  # an average in which all batches weigh the same
+    network.train()
+    for images in batches:
+        network(torch.cat([images, images]) if len(images) == 1 else images)
+    for layer, momentum in zip(norms, before, strict=True):
+        layer.momentum = momentum
 
 
 def build(config: ModelConfig, in_channels: int, num_classes: int) -> ResNet:

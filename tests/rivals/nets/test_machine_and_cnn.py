@@ -121,6 +121,21 @@ def test_the_network_has_the_strides_of_the_quick_machine():
     assert [block.first[0].stride[0] for block in network.stages] == [1, 2, 2]
 
 
+def test_statistics_are_those_of_the_training_images(stripes):
+    (images, labels), _ = stripes
+    short = {**TINY, "epochs": 1, "batch_size": 90}
+    maps = {}
+    for count in (90, 0):
+        cnn = CNN(**short, calibrate=count).fit(images, labels)
+        with torch.no_grad():
+            maps[count] = cnn.network.input[0](images)
+            norm = cnn.network.input[1]
+        exact = torch.allclose(norm.running_mean, maps[count].mean((0, 2, 3)), atol=1e-5)
+        assert exact == (count == 90)
+        assert norm.momentum == 0.1
+    assert torch.equal(maps[90], maps[0])
+
+
 def test_the_last_image_of_an_epoch_may_be_alone():
     images, labels = torch.randn(9, 1, 2, 2), torch.arange(9) % 3
     cnn = CNN(**{**TINY, "strides": [2], "batch_size": 4, "epochs": 2}).fit(images, labels)
