@@ -1,0 +1,137 @@
+r"""Multinomial logistic regression on features, its strength of regularisation held-out.
+
+Minimises over W and b
+
+.. math:: \frac1n \sum_i -\log \mathrm{softmax}(W x_i + b)_{y_i} + \frac{λ}{2} |W|^2
+
+by L-BFGS in double precision. The features are centred, and scaled to a mean squared norm of one,
+so that one list of λ does for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.nn import functional as F
+
+from convdkm.data.splits import stratified
+from convdkm.errors import InvalidInputError
+
+Stop = Callable[[], bool]
+STRENGTHS = tuple(10.0**power for power in (-1, -2, -3, -4, -5, -6))
+"""The λ that are tried, from strong to weak, each beginning where the one before ended."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear classifier of features that are centred and scaled first.
+
+    Attributes:
+        weight: ``(classes, features)``.
+        bias: ``(classes,)``.
+        mean: of the features, ``(features,)``.
+        scale: what they are divided by, ``()``.
+        strength: the λ that it was found with.
+    """
+
+    weight: Tensor
+    bias: Tensor
+    mean: Tensor
+    scale: Tensor
+    strength: float
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The score of every class, ``(n, classes)``."""
+        inputs = (features - self.mean.to(features)) / self.scale.to(features)
+        return F.linear(inputs, self.weight.to(features), self.bias.to(features))
+
+    def loss(self, features: Tensor, labels: Tensor) -> Tensor:
+        """The objective, with the penalty."""
+        penalty = self.strength / 2 * self.weight.square().sum()
+        return F.cross_entropy(self(features), labels) + penalty
+
+
+def solve(
+    features: Tensor,
+    labels: Tensor,
+    start: Linear,
+    *,
+    iterations: int = 200,
+    stop: Stop = lambda: False,
+) -> Linear:
+    """The minimiser for the λ of ``start``, from there; not quite if ``stop`` says so."""
+    features = features.double()
+    first = torch.cat([start.weight, start.bias.unsqueeze(1)], 1).double()
+
+    def as_linear(both: Tensor) -> Linear:
+        return replace(start, weight=both[:, :-1], bias=both[:, -1])
+
+    def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        both = torch.from_numpy(flat).reshape(first.shape).to(features.device).requires_grad_()
+        value = as_linear(both).loss(features, labels)
+        (grad,) = torch.autograd.grad(value, both)
+        return value.item(), grad.cpu().numpy().ravel()
+
+    def halt(_: NDArray[np.float64]) -> None:
+        if stop():
+            raise StopIteration
+
+    found = minimize(
+        objective,
+        first.cpu().numpy().ravel(),
+        jac=True,
+        method="L-BFGS-B",
+        callback=halt,
+        options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-7},
+    )
+    return as_linear(torch.from_numpy(np.array(found.x)).reshape(first.shape).to(features.device))
+
+
+def logistic_regression(
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    *,
+    strengths: Sequence[float] = STRENGTHS,
+    held_out: float = 0.2,
+    seed: int = 0,
+    stop: Stop = lambda: False,
+) -> Linear:
+    """A classifier of features ``(n, d)``, with the λ that does best on held-out ones.
+
+    Best is the likeliest; with that it is found once more from all. Where nothing can be held out,
+    every class having one image, it is the strongest λ.
+
+    Args:
+        strengths: the λ to try, from strong to weak.
+        held_out: share of the images of every class.
+        seed: of their choice.
+        stop: asked after every iteration whether to make do with what there is.
+    """
+    if not strengths or min(strengths) <= 0:
+        raise InvalidInputError(f"strengths must be numbers above zero, got {tuple(strengths)}")
+    features = features.double()
+    mean = features.mean(0)
+    scale = (features - mean).square().sum(1).mean().sqrt().clamp(min=1e-12)
+    zero = torch.zeros(classes, features.shape[1] + 1).to(features)
+    best = found = Linear(zero[:, 1:], zero[:, 0], mean, scale, max(strengths))
+    held = stratified(labels, max(round(held_out * len(labels)), 1), seed, left=1)
+    if len(held) and len(strengths) > 1:
+        keep = torch.ones(len(labels), dtype=torch.bool)
+        keep[held] = False
+        least = float("inf")
+        for strength in strengths:
+            found = replace(found, strength=strength)
+            found = solve(features[keep], labels[keep], found, stop=stop)
+            loss = float(F.cross_entropy(found(features[held]), labels[held]))
+            if loss < least:
+                least, best = loss, found
+            if stop():
+                break
+    return solve(features, labels, best, stop=stop)

@@ -1,0 +1,81 @@
+r"""Spherical k-means: unit vectors that are near the directions of many others.
+
+Maximises the mean over vectors x of norm one of :math:`\max_j ⟨z_j, x⟩` over anchors z of norm one,
+by turns: every x goes to the z it is nearest to, and every z to the direction of the sum of its x.
+Neither turn can lower the objective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from convdkm.checks import check_positive
+from convdkm.errors import InvalidInputError
+
+ENOUGH = 1e-5
+"""Less gain than this in an iteration, and it stops."""
+AT_ONCE = 1 << 22
+"""Inner products that are in memory at a time."""
+
+
+def nearest(vectors: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest inner product of every vector ``(n, d)`` with an anchor ``(k, d)``, and which."""
+    parts = vectors.split(max(AT_ONCE // len(anchors), 1))
+    found = [torch.max(part @ anchors.mT, dim=1) for part in parts]
+    return torch.cat([each.values for each in found]), torch.cat([each.indices for each in found])
+
+
+def spherical_kmeans(
+    vectors: Tensor,
+    count: int,
+    generator: torch.Generator,
+    *,
+    iterations: int = 50,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Tensor, list[float]]:
+    """Anchors ``(count, d)`` of norm one, and the objective before every iteration and at the end.
+
+    It starts from vectors chosen at random. An anchor that no vector is nearest to moves to the
+    vector that is served worst.
+
+    Args:
+        vectors: ``(n, d)``, of any norm; those that are zero have no direction and are left out.
+        count: of anchors.
+        generator: of the random choice, on the CPU.
+        iterations: at most.
+        stop: asked before every iteration but the first whether to make do with what there is.
+    """
+    check_positive(count=count, iterations=iterations)
+    if vectors.ndim != 2 or not bool(vectors.isfinite().all()):
+        raise InvalidInputError(
+            f"k-means takes finite vectors (n, d), got {tuple(vectors.shape)} with"
+            f" {int((~vectors.isfinite()).sum())} values that are not finite"
+        )
+    norms = vectors.norm(dim=1)
+    points = F.normalize(vectors[norms > 1e-6 * norms.max()], dim=1)
+    if len(points) < count:
+        raise InvalidInputError(
+            f"{count} anchors need as many patches that are not zero, and there are {len(points)};"
+            " use fewer filters, or more images"
+        )
+    start = torch.randperm(len(points), generator=generator)[:count]
+    anchors = points[start.to(points.device)].clone()
+    curve: list[float] = []
+    for _ in range(iterations):
+        served, which = nearest(points, anchors)
+        curve.append(float(served.mean()))
+        if len(curve) > 1 and (curve[-1] - curve[-2] < ENOUGH or stop()):
+            return anchors, curve
+        sums = torch.zeros_like(anchors).index_add_(0, which, points)
+        lengths = sums.norm(dim=1)
+        alone = (lengths <= 1e-6).nonzero().flatten()
+        anchors = torch.where((lengths > 1e-6).unsqueeze(1), F.normalize(sums, dim=1), anchors)
+        if len(alone):
+            worst = served.argsort()[: len(alone)]
+            anchors[alone] = points[worst]
+    curve.append(float(nearest(points, anchors)[0].mean()))
+    return anchors, curve

@@ -1,0 +1,172 @@
+r"""One layer of a convolutional kernel network (Mairal, NIPS 2016).
+
+A layer takes every patch x of the maps below, and represents it in the span of p anchor points
+:math:`Z = (z_1, \dots, z_p)` on the unit sphere. With the kernel of patches
+
+.. math:: K(x, x') = |x|\, |x'|\, κ\big(⟨x/|x|, x'/|x'|⟩\big), \qquad κ(u) = e^{α(u-1)},
+
+the coordinates of the projection of x's feature onto the span of the anchors' features are
+
+.. math:: ψ(x) = |x|\, \big(κ(Z^⊤Z) + εI\big)^{-1/2}\, κ\big(Z^⊤ x/|x|\big),
+
+so that :math:`⟨ψ(x), ψ(x')⟩` is the Nyström approximation of K. Maps of ψ are then averaged by
+Gaussian weights and subsampled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from convdkm.checks import check_positive, check_positive_number
+from convdkm.errors import InvalidInputError
+
+NO_NORM = 1e-12
+"""Patches whose squared norm is less than about this count as zero."""
+
+
+class _InverseRoot(torch.autograd.Function):
+    r"""A^{-1/2} of a symmetric positive definite matrix, with a derivative that is always finite.
+
+    With :math:`A = U Λ U^⊤` and :math:`f(λ) = λ^{-1/2}`, the derivative in the direction E is
+    :math:`U (P ∘ U^⊤ E U) U^⊤`, where P holds the divided differences of f:
+
+    .. math:: P_{ij} = \frac{f(λ_i) - f(λ_j)}{λ_i - λ_j}
+              = \frac{-1}{\sqrt{λ_i λ_j}\, (\sqrt{λ_i} + \sqrt{λ_j})}.
+
+    The second form holds for equal eigenvalues too, where the derivative of eigenvectors fails.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor) -> Tensor:
+        values, vectors = torch.linalg.eigh(matrix)
+        roots = values.clamp(min=torch.finfo(matrix.dtype).tiny).sqrt()
+        ctx.save_for_backward(roots, vectors)
+        return (vectors / roots) @ vectors.mT
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        roots, vectors = ctx.saved_tensors
+        product = roots.unsqueeze(0) * roots.unsqueeze(1)
+        divided = -1 / (product * (roots.unsqueeze(0) + roots.unsqueeze(1)))
+        grad = (grads[0] + grads[0].mT) / 2
+        return vectors @ (divided * (vectors.mT @ grad @ vectors)) @ vectors.mT
+
+
+def inverse_root(matrix: Tensor) -> Tensor:
+    """The symmetric A^(−1/2) of a symmetric positive definite matrix."""
+    result: Tensor = _InverseRoot.apply(matrix)
+    return result
+
+
+def patches(maps: Tensor, size: int) -> Tensor:
+    """Every patch of maps ``(N, C, H, W)`` as vectors ``(N, C·size², H·W)``.
+
+    Beyond the border are zeros, ``(size − 1) // 2`` of them before and the rest after.
+    """
+    before = (size - 1) // 2
+    after = size - 1 - before
+    return F.unfold(F.pad(maps, (before, after, before, after)), size)
+
+
+def gaussian_weights(subsampling: int) -> Tensor:
+    """Weights of the pooling along one side: exp(−d²/s²) for |d| ≤ s, summing to one."""
+    distance = torch.arange(-subsampling, subsampling + 1, dtype=torch.float64)
+    weights = torch.exp(-distance.square() / subsampling**2)
+    return weights / weights.sum()
+
+
+def pool(maps: Tensor, subsampling: int) -> Tensor:
+    """Gaussian averages of maps at every ``subsampling``-th pixel; beyond the border are zeros.
+
+    A subsampling of 1 changes nothing.
+    """
+    if subsampling == 1:
+        return maps
+    weights = gaussian_weights(subsampling).to(maps)
+    channels = maps.shape[1]
+    down = weights.reshape(1, 1, -1, 1).expand(channels, 1, -1, 1)
+    along = weights.reshape(1, 1, 1, -1).expand(channels, 1, 1, -1)
+    s = subsampling
+    maps = F.conv2d(maps, down, stride=(s, 1), padding=(s, 0), groups=channels)
+    return F.conv2d(maps, along, stride=(1, s), padding=(0, s), groups=channels)
+
+
+class CKNLayer(nn.Module):
+    """Maps ``(N, C, H, W)`` to maps ``(N, filters, ⌈H/s⌉, ⌈W/s⌉)``; see the module.
+
+    Args:
+        channels: of the maps it is given.
+        filters: number p of anchor points.
+        size: side of the patches.
+        subsampling: s, every how manieth pixel is kept; 1 for no pooling.
+        alpha: α of κ, the larger the narrower.
+        epsilon: ε, relative to κ(1) = 1.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        filters: int,
+        size: int = 3,
+        subsampling: int = 2,
+        *,
+        alpha: float = 4.0,
+        epsilon: float = 1e-3,
+    ) -> None:
+        super().__init__()
+        check_positive(channels=channels, filters=filters, size=size, subsampling=subsampling)
+        check_positive_number(alpha=alpha, epsilon=epsilon)
+        self.size, self.subsampling = size, subsampling
+        self.alpha, self.epsilon = alpha, epsilon
+        start = torch.randn(filters, channels * size**2)
+        self.anchors = nn.Parameter(F.normalize(start, dim=1))
+
+    @property
+    def filters(self) -> int:
+        """How many maps come out."""
+        return self.anchors.shape[0]
+
+    @torch.no_grad()
+    def set_anchors(self, anchors: Tensor) -> None:
+        """Take anchor points ``(filters, C·size²)``, brought to unit norm."""
+        if anchors.shape != self.anchors.shape:
+            raise InvalidInputError(
+                f"anchors must be {tuple(self.anchors.shape)}, got {tuple(anchors.shape)}"
+            )
+        self.anchors.copy_(anchors)
+        self.project()
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Bring the anchor points back to the sphere."""
+        self.anchors.copy_(F.normalize(self.anchors, dim=1))
+
+    def kappa(self, cosines: Tensor) -> Tensor:
+        """κ(u) = exp(α(u − 1))."""
+        return torch.exp(self.alpha * (cosines - 1))
+
+    def whitener(self) -> Tensor:
+        """(κ(ZᵀZ) + εI)^(−1/2), found in double precision."""
+        anchors = self.anchors.double()
+        gram = self.kappa(anchors @ anchors.mT)
+        noise = self.epsilon * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+        return inverse_root(gram + noise).to(self.anchors.dtype)
+
+    def features(self, vectors: Tensor) -> Tensor:
+        """ψ of patches ``(N, C·size², places)``: ``(N, filters, places)``."""
+        norms = (vectors.square().sum(1, keepdim=True) + NO_NORM).sqrt()
+        cosines = self.anchors @ (vectors / norms)
+        return norms * (self.whitener() @ self.kappa(cosines))
+
+    def forward(self, maps: Tensor) -> Tensor:
+        channels = self.anchors.shape[1] // self.size**2
+        if maps.ndim != 4 or maps.shape[1] != channels:
+            raise InvalidInputError(
+                f"this layer takes maps (N, {channels}, height, width), got {tuple(maps.shape)}"
+            )
+        features = self.features(patches(maps, self.size))
+        return pool(features.unflatten(2, tuple(maps.shape[2:])), self.subsampling)

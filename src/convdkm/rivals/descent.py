@@ -1,0 +1,108 @@
+"""Stochastic gradient descent that the rivals share: the machine's recipe, within a time limit."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+
+from convdkm.checks import check_positive_number
+from convdkm.config import TrainingConfig
+from convdkm.errors import NumericalError
+from convdkm.training.batches import Batches
+from convdkm.training.schedule import learning_rate
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class Budget:
+    """How much of the time that a method may take is gone.
+
+    Args:
+        minutes: from now on; None for no limit.
+    """
+
+    def __init__(self, minutes: float | None) -> None:
+        if minutes is not None:
+            check_positive_number(minutes=minutes)
+        self._limit = math.inf if minutes is None else 60 * minutes
+        self._start = time.perf_counter()
+
+    @property
+    def share(self) -> float:
+        """The share that is gone: 0 without a limit, 1 and more when it is over."""
+        return (time.perf_counter() - self._start) / self._limit
+
+    @property
+    def seconds_left(self) -> float:
+        """Infinite without a limit."""
+        return self._limit - (time.perf_counter() - self._start)
+
+    def over(self) -> bool:
+        """Whether it is."""
+        return self.share >= 1
+
+
+def descend(
+    parameters: Iterable[nn.Parameter],
+    batches: Batches,
+    recipe: TrainingConfig,
+    loss: Loss,
+    *,
+    budget: Budget,
+    tell: Callable[[str], None],
+    after: Callable[[], None] | None = None,
+) -> list[float]:
+    r"""Adam on the mean of a loss, with the recipe's betas and schedule; the loss of every epoch.
+
+    The learning rate follows the schedule at :math:`\max(t/T, b)`, where t of T steps are done and
+    a share b of the budget is gone: where time is short the rate still comes down before the end.
+    When the budget is over it stops, after one step at least.
+
+    Args:
+        parameters: what is learned.
+        batches: what it is learned from.
+        recipe: epochs, rate, betas and schedule; the rest belongs to the batches.
+        loss: of a batch, as a mean over its images.
+        budget: the time there is.
+        tell: told of every epoch.
+        after: called after every step, say to project parameters back to where they belong.
+
+    Raises:
+        NumericalError: the loss is NaN or infinite; nothing has been changed by that step.
+    """
+    optimiser = torch.optim.Adam(
+        parameters, lr=recipe.learning_rate, betas=(recipe.betas[0], recipe.betas[1])
+    )
+    total, step = recipe.epochs * batches.steps, 0
+    curve: list[float] = []
+    for epoch in range(recipe.epochs):
+        summed, seen = 0.0, 0
+        for inputs, targets in batches.epoch(epoch):
+            value = loss(inputs, targets)
+            if not math.isfinite(value.item()):
+                raise NumericalError(
+                    f"the loss is {value.item()} at step {step + 1} of {total}; try a smaller"
+                    f" learning_rate than {recipe.learning_rate:g}"
+                )
+            place = min(max(step, int(budget.share * total)), total - 1)
+            for group in optimiser.param_groups:
+                group["lr"] = learning_rate(recipe, place, total)
+            optimiser.zero_grad()
+            value.backward()
+            optimiser.step()
+            if after is not None:
+                after()
+            step += 1
+            summed, seen = summed + value.item() * len(targets), seen + len(targets)
+            if budget.over():
+                break
+        curve.append(summed / seen)
+        tell(f"epoch {epoch + 1} of {recipe.epochs}: loss {curve[-1]:.4f}")
+        if budget.over():
+            tell(f"stopped after step {step} of {total}: the time is over")
+            break
+    return curve
