@@ -6,7 +6,7 @@ the figures of a window of steps are those of images the machine has not seen: n
 with an eye on the test set. Printed are the expected negative log-likelihood and the accuracy of
 windows of steps, and the seconds of the whole run, loading included.
 
-    python benchmarks/learning.py cifar10 --preset quick --steps 200 \\
+    python benchmarks/learning.py cifar10 --preset quick --steps 200 --common "nu=0.01" \\
         --variant "" --variant "gram_scale=1 learning_rate=0.01" \\
         --variant "kernel=normalised-gaussian gamma=3"
 """
@@ -42,6 +42,12 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=50)
     parser.add_argument("--seeds", type=int, default=1, help="runs of every variant")
     parser.add_argument(
+        "--common",
+        default="",
+        metavar="'NAME=VALUE NAME=VALUE'",
+        help="options of every variant that does not say otherwise",
+    )
+    parser.add_argument(
         "--variant",
         action="append",
         metavar="'NAME=VALUE NAME=VALUE'",
@@ -50,6 +56,7 @@ def main() -> None:
     parser.add_argument("--data-dir", default=str(folder))
     arguments = parser.parse_args()
     base = preset(arguments.preset).config(arguments.dataset, data_dir=arguments.data_dir)
+    base = base.updated(given_options(arguments.common.split()))
     for variant in arguments.variant or [""]:
         for seed in range(arguments.seeds):
             config = short(
@@ -65,7 +72,7 @@ def main() -> None:
                 likelihood = sum(each["expected_log_likelihood"] for each in part) / len(part)
                 accuracy = sum(each["accuracy"] for each in part) / len(part)
                 parts.append(f"{-likelihood:.3f} {accuracy:6.2%}")
-            name = variant or "the preset"
+            name = variant or "no change"
             print(f"{name}, seed {seed}: {' | '.join(parts)} | {took:.0f} s", flush=True)
 
 
