@@ -35,6 +35,7 @@ KERNELS = {
     "matern 5/2": dkm.Matern(2.5, scale=2.0),
     "rational quadratic": dkm.RationalQuadratic(0.7, learn=True),
     "normalised gaussian": dkm.NormalisedGaussian(1.5, learn=True),
+    "normalised polynomial": dkm.NormalisedPolynomial((1, 2, 1)),
     "sum": dkm.ArcCosine() + dkm.Matern(1.5),
     "product": dkm.ArcCosine() * dkm.SquaredExponential(learn=True),
     "scaled": 0.5 * dkm.ArcCosine(),

@@ -55,6 +55,7 @@ KERNELS = {
     "squared exponential": dkm.SquaredExponential,
     "matern": lambda: dkm.Matern(1.5),
     "normalised gaussian": dkm.NormalisedGaussian,
+    "normalised polynomial": dkm.NormalisedPolynomial,
     "linear": dkm.Linear,
 }
 
@@ -298,6 +299,7 @@ HOMOGENEOUS = [
     (dkm.ArcCosine(2), 2),
     (dkm.ArcCosine(weight_variance=2.0), 1),
     (dkm.NormalisedGaussian(), 1),
+    (dkm.NormalisedPolynomial((1, 2, 3)), 1),
     (dkm.ArcCosine() + 3 * dkm.Linear(), 1),
     (dkm.ArcCosine() * dkm.Linear(), 2),
 ]

@@ -18,6 +18,7 @@ from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.head import GPHead, HeadPlan, Marginals
 from convdkm.kernels.arccos import ArcCosine
 from convdkm.kernels.gaussian import NormalisedGaussian
+from convdkm.kernels.polynomial import NormalisedPolynomial
 from convdkm.layers.base import Layer, LayerKL, Plan
 from convdkm.layers.compose import prefixed
 from convdkm.layers.gram_layer import GramLayer
@@ -239,7 +240,7 @@ class DeepKernelMachine(nn.Module):
         """
         compiled = compiled_engine() is not None
         for module in self.modules():
-            if isinstance(module, (ArcCosine, NormalisedGaussian, GramLayer)):
+            if isinstance(module, (ArcCosine, NormalisedGaussian, NormalisedPolynomial, GramLayer)):
                 module.compiled = compiled
         return compiled
 

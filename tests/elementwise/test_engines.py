@@ -10,6 +10,7 @@ from convdkm.elementwise import PIECEWISE, compiled, compiled_engine, engine
 from convdkm.kernels.arccos import arccosine
 from convdkm.kernels.gaussian import GaussianPointwise
 from convdkm.kernels.pointwise import pointwise_convolution
+from convdkm.kernels.polynomial import NormalisedPolynomial, PolynomialPointwise
 from convdkm.kernels.relu_conv import relu_convolution
 from convdkm.layers.predicted import Number, predicted
 from convdkm.layers.window import Window
@@ -106,6 +107,35 @@ def check_gaussian_and_convolution(each_engine, dtype, gamma):
     require_close(gradients(together, inputs), gradients(apart, inputs), dtype)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("weights", [(0.25, 0.75), (0.0, 1.0), (0.2, 0.0, 0.5, 0.3)])
+def test_polynomial_and_convolution_are_the_two_one_by_one(dtype, weights):
+    check_polynomial_and_convolution(PIECEWISE, dtype, weights)
+
+
+def check_polynomial_and_convolution(each_engine, dtype, weights):
+    window = Window.of(3, 2, "same", 1, 2)
+    it, ii, tt = (block.requires_grad_() for block in blocks(dtype))
+    weight = torch.randn(6, 5, 3, 3, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    inputs = [it, ii, tt, weight.requires_grad_()]
+    together = pointwise_convolution(
+        PolynomialPointwise(weights, each_engine), it, ii, tt, weight, window=window
+    )
+    kernel = NormalisedPolynomial(weights).of(it, ii[:, None, None], tt[:, None])
+    apart = window.convolve(kernel, weight)
+    require_close([together], [apart], dtype)
+    require_close(gradients(together, inputs), gradients(apart, inputs), dtype)
+
+
+def test_a_polynomial_of_degree_one_is_the_identity():
+    it, ii, tt = (block.requires_grad_() for block in blocks(torch.float64))
+    window = Window.of(3, 1, "same", 1, 2)
+    weight = torch.randn(6, 5, 3, 3, dtype=torch.float64)
+    together = pointwise_convolution(PolynomialPointwise((1.0,)), it, ii, tt, weight, window=window)
+    require_close([together], [window.convolve(it, weight)], torch.float64)
+    assert not any(each.any() for each in gradients(together, [ii, tt]))
+
+
 def test_a_gaussian_of_points_that_are_zero_is_zero():
     window = Window.of(3, 1, "same", 1, 2)
     it, ii, tt = blocks(torch.float64)
@@ -150,6 +180,7 @@ def test_the_compiled_engine_does_the_same():
     check_kernel_and_convolution(made, torch.float32, 1, True)
     check_kernel_and_convolution(made, torch.float32, 2, False)
     check_gaussian_and_convolution(made, torch.float32, 3.0)
+    check_polynomial_and_convolution(made, torch.float32, (0.25, 0.75))
     for orthogonal in (True, False):
         check_predicted(made, torch.float32, True, "scale and mean", orthogonal)
         check_predicted(made, torch.float32, False, "none", orthogonal)

@@ -197,6 +197,7 @@ def test_standardising_makes_units_irrelevant(iris):
         "matern",
         "rational-quadratic",
         "normalised-gaussian",
+        "normalised-polynomial",
         dkm.ArcCosine(bias_variance=0.1),
     ],
 )

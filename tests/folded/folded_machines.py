@@ -89,6 +89,7 @@ MACHINES = {
     "Matern 1.5": kernel(dkm.Matern(1.5)),
     "rational quadratic": kernel(dkm.RationalQuadratic(1.7)),
     "normalised Gaussian": kernel(dkm.NormalisedGaussian(0.6)),
+    "normalised polynomial": kernel(dkm.NormalisedPolynomial((1, 2, 1))),
     "sum": kernel(0.4 * dkm.ArcCosine() + dkm.SquaredExponential(0.9)),
     "product": kernel(dkm.ArcCosine() * dkm.SquaredExponential(2.0)),
     "convex": kernel(dkm.ConvexCombination(dkm.ArcCosine(), dkm.Linear(), weights=(1.0, 3.0))),

@@ -83,6 +83,11 @@ def _(kernel: dkm.NormalisedGaussian):
 
 
 @kernel_function.register
+def _(kernel: dkm.NormalisedPolynomial):
+    return kernels.normalised_polynomial(kernel.weights)
+
+
+@kernel_function.register
 def _(kernel: dkm.Linear):
     return kernels.linear()
 

@@ -139,6 +139,8 @@ KERNELS: dict[str, Callable[[], dkm.Kernel]] = {
     "Matern(2.5)": lambda: dkm.Matern(2.5, 1.3, scale=0.7, learn=True),
     "RationalQuadratic": lambda: dkm.RationalQuadratic(0.8, 1.3, scale=0.7, learn=True),
     "NormalisedGaussian": lambda: dkm.NormalisedGaussian(1.4, learn=True),
+    "NormalisedPolynomial": lambda: dkm.NormalisedPolynomial((1, 3)),
+    "NormalisedPolynomial(cubic)": lambda: dkm.NormalisedPolynomial((1, 0, 2)),
     "Linear": dkm.Linear,
     "Scaled": lambda: dkm.Scaled(dkm.ArcCosine(), 1.8, learn=True),
     "Sum": lambda: dkm.ArcCosine() + dkm.Linear() + dkm.SquaredExponential(learn=True),

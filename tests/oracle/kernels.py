@@ -75,6 +75,16 @@ def normalised_gaussian(gamma: float):
     return lambda c, a, b: np.sqrt(a * b) * np.exp(gamma * (c / np.sqrt(a * b) - 1))
 
 
+def normalised_polynomial(weights: Sequence[float]):
+    """``|x||y| Σ wₙ cosⁿ θ``."""
+
+    def kernel(c, a, b):
+        norm = np.sqrt(a * b)
+        return norm * sum(weight * (c / norm) ** (n + 1) for n, weight in enumerate(weights))
+
+    return kernel
+
+
 def linear():
     """``k(x, y) = G_xy``."""
     return lambda c, a, b: c

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from convdkm.elementwise.engine import (
+    BlockGradient,
     DiagonalGradient,
-    GaussianGradient,
     ReluGradient,
     VarianceGradient,
     learned,
+    series,
 )
 from convdkm.maps import summed_products
 from convdkm.numerics import safe_divide
@@ -90,6 +91,25 @@ def _gaussian_gradient(  # noqa: PLR0917
     return by_cross, weighted, by_own
 
 
+def _polynomial(cross: Tensor, inducing: Tensor, own: Tensor, weights: tuple[float, ...]) -> Tensor:
+    return cross * series(cross * _inverse_root(inducing) * _inverse_root(own), weights)
+
+
+def _polynomial_gradient(  # noqa: PLR0917
+    grad: Tensor,
+    cross: Tensor,
+    inducing: Tensor,
+    own: Tensor,
+    weights: tuple[float, ...],
+    slopes: tuple[float, ...],
+) -> tuple[Tensor, Tensor, Tensor]:
+    cosine = cross * _inverse_root(inducing) * _inverse_root(own)
+    slope = series(cosine, slopes) * cosine
+    weighted = -grad * cross * slope
+    by_own = torch.where(own == 0, 0, 0.5 * weighted.sum(1, keepdim=True) / own)
+    return grad * (series(cosine, weights) + slope), weighted, by_own
+
+
 def _variance(rows: Tensor, inner: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
     residual = (own - (rows * rows).sum(1)).clamp(min=0)
     return residual + (inner * inner).sum(1), residual
@@ -123,11 +143,12 @@ def compiled_for_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile for any number of rows; once more for every P, whose loops are worth unrolling."""
     fast = torch.compile(function, options={"cpp.dynamic_threads": True})
 
-    def call(*tensors: Tensor | None) -> Any:
-        alone = [None if tensor is None else tensor.detach() for tensor in tensors]
-        rows = 0 if alone[0] is None else alone[0].shape[0]
-        for tensor in alone:
-            if tensor is not None and rows > 1 and tensor.ndim and tensor.shape[0] == rows:
+    def call(*given: Tensor | tuple[float, ...] | None) -> Any:
+        alone = [each.detach() if isinstance(each, Tensor) else each for each in given]
+        tensors = [each for each in alone if isinstance(each, Tensor)]
+        rows = tensors[0].shape[0]
+        for tensor in tensors:
+            if rows > 1 and tensor.ndim and tensor.shape[0] == rows:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
         return fast(*alone)
 
@@ -144,6 +165,8 @@ class Compiled:
         )
         self.gaussian = compiled_for_rows(_gaussian)
         self._gaussian_gradient = compiled_for_rows(_gaussian_gradient)
+        self.polynomial = compiled_for_rows(_polynomial)
+        self._polynomial_gradient = compiled_for_rows(_polynomial_gradient)
         self._variance = compiled_for_rows(_variance)
         self._variance_gradient = compiled_for_rows(_variance_gradient)
         self.diagonal_variance = compiled_for_rows(_diagonal_variance)
@@ -164,9 +187,18 @@ class Compiled:
 
     def gaussian_gradient(
         self, grad: Tensor, value: Tensor, blocks: tuple[Tensor, Tensor, Tensor], gamma: Tensor
-    ) -> GaussianGradient:
+    ) -> BlockGradient:
         by_cross, weighted, by_own = self._gaussian_gradient(grad, value, *blocks, gamma)
-        return GaussianGradient(by_cross, safe_divide(0.5 * weighted.sum(0), blocks[1]), by_own)
+        return BlockGradient(by_cross, safe_divide(0.5 * weighted.sum(0), blocks[1]), by_own)
+
+    def polynomial_gradient(
+        self,
+        grad: Tensor,
+        blocks: tuple[Tensor, Tensor, Tensor],
+        both: tuple[tuple[float, ...], tuple[float, ...]],
+    ) -> BlockGradient:
+        by_cross, weighted, by_own = self._polynomial_gradient(grad, *blocks, *both)
+        return BlockGradient(by_cross, safe_divide(0.5 * weighted.sum(0), blocks[1]), by_own)
 
     def variance(
         self, rows: Tensor, own: Tensor, spread: Tensor, shift: Tensor | None

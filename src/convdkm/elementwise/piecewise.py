@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from convdkm.elementwise.engine import (
+    BlockGradient,
     DiagonalGradient,
-    GaussianGradient,
     ReluGradient,
     VarianceGradient,
     learned,
@@ -62,7 +62,7 @@ class Piecewise:
 
     def gaussian_gradient(
         self, grad: Tensor, value: Tensor, blocks: tuple[Tensor, Tensor, Tensor], gamma: Tensor
-    ) -> GaussianGradient:
+    ) -> BlockGradient:
         cross, inducing, own = blocks
         by_cross, by_own = torch.empty_like(cross), torch.empty_like(own)
         by_point = torch.zeros_like(inducing)
@@ -73,8 +73,41 @@ class Piecewise:
             weighted.addcmul_(out, cross[piece], value=-1)
             torch.sum(weighted, 1, keepdim=True, out=by_own[piece])
             by_point.add_(weighted.sum(0))
-        return GaussianGradient(
+        return BlockGradient(
             by_cross, safe_divide(0.5 * by_point, inducing), safe_divide(0.5 * by_own, own)
+        )
+
+    def polynomial(
+        self, cross: Tensor, inducing: Tensor, own: Tensor, weights: tuple[float, ...]
+    ) -> Tensor:
+        value, inverse, reciprocal = torch.empty_like(cross), *map(inverse_root, (inducing, own))
+        for piece in pieces(cross):
+            cosine = torch.mul(cross[piece], reciprocal[piece]).mul_(inverse)
+            _series_into(value[piece], cosine, weights).mul_(cross[piece])
+        return value
+
+    def polynomial_gradient(
+        self,
+        grad: Tensor,
+        blocks: tuple[Tensor, Tensor, Tensor],
+        both: tuple[tuple[float, ...], tuple[float, ...]],
+    ) -> BlockGradient:
+        cross, inducing, own = blocks
+        weights, slopes = both
+        by_cross, by_own = torch.empty_like(cross), torch.empty_like(own)
+        by_point = torch.zeros_like(inducing)
+        inverse, reciprocal = inverse_root(inducing), inverse_root(own)
+        for piece in pieces(cross):
+            part, out = grad[piece], by_cross[piece]
+            cosine = torch.mul(cross[piece], reciprocal[piece]).mul_(inverse)
+            _series_into(out, cosine, weights)
+            slope = _series_into(torch.empty_like(cosine), cosine, slopes).mul_(cosine)
+            out.add_(slope).mul_(part)
+            weighted = slope.mul_(part).mul_(cross[piece])
+            torch.sum(weighted, 1, keepdim=True, out=by_own[piece])
+            by_point.add_(weighted.sum(0))
+        return BlockGradient(
+            by_cross, safe_divide(-0.5 * by_point, inducing), safe_divide(-0.5 * by_own, own)
         )
 
     def variance(
@@ -129,6 +162,17 @@ class Piecewise:
             if first is not None:
                 first.add_(weighted.sum(0))
         return DiagonalGradient(total, by_own, second, first)
+
+
+def _series_into(out: Tensor, x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+    """Write a polynomial in x into ``out``; see :func:`convdkm.elementwise.engine.series`."""
+    *lower, last = coefficients
+    if not lower:
+        return out.fill_(last)
+    torch.mul(x, last, out=out).add_(lower[-1])
+    for coefficient in lower[-2::-1]:
+        out.mul_(x).add_(coefficient)
+    return out
 
 
 def _variance(

@@ -40,7 +40,7 @@ class ConvDKMClassifier(MachineClassifier):
         nu: how strongly every layer is held to its kernel, from 0 to infinity, where nothing is
             learned but the top layer; one number, or one for each layer.
         kernel: ``"arc-cosine"``, ``"squared-exponential"``, ``"matern"``, ``"rational-quadratic"``,
-            ``"normalised-gaussian"``, or a :class:`convdkm.Kernel`.
+            ``"normalised-gaussian"``, ``"normalised-polynomial"`` or a :class:`convdkm.Kernel`.
         whitening: of the images: ``"standardise"`` brings every channel to mean 0 and variance 1,
             ``"zca"`` and ``"zca-paper"`` decorrelate the pixels as well, ``"none"``.
         crop: training images are moved at random by up to so many pixels.

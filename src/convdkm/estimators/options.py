@@ -17,12 +17,18 @@ from convdkm.kernels import (
     Kernel,
     Matern,
     NormalisedGaussian,
+    NormalisedPolynomial,
     RationalQuadratic,
     SquaredExponential,
 )
 
 KernelName = Literal[
-    "arc-cosine", "squared-exponential", "matern", "rational-quadratic", "normalised-gaussian"
+    "arc-cosine",
+    "squared-exponential",
+    "matern",
+    "rational-quadratic",
+    "normalised-gaussian",
+    "normalised-polynomial",
 ]
 
 _KERNELS: dict[str, Callable[[], Kernel]] = {
@@ -31,6 +37,7 @@ _KERNELS: dict[str, Callable[[], Kernel]] = {
     "matern": lambda: Matern(learn=True),
     "rational-quadratic": lambda: RationalQuadratic(learn=True),
     "normalised-gaussian": lambda: NormalisedGaussian(learn=True),
+    "normalised-polynomial": NormalisedPolynomial,
 }
 
 

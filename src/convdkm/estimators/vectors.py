@@ -76,7 +76,7 @@ class DKMClassifier(MachineClassifier, _OnVectors):
         nu: how strongly every layer is held to its kernel, from 0 to infinity, where nothing is
             learned but the top layer; one number, or one for each layer.
         kernel: ``"arc-cosine"``, ``"squared-exponential"``, ``"matern"``, ``"rational-quadratic"``,
-            ``"normalised-gaussian"``, or a :class:`convdkm.Kernel`.
+            ``"normalised-gaussian"``, ``"normalised-polynomial"`` or a :class:`convdkm.Kernel`.
         standardise: bring every feature to mean 0 and variance 1 first.
         epochs: passes over the samples; by default 10, or as many as make 150 steps.
         batch_size: samples a step.
@@ -148,7 +148,7 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
         nu: how strongly every layer is held to its kernel, from 0 to infinity, where nothing is
             learned but the top layer; one number, or one for each layer.
         kernel: ``"arc-cosine"``, ``"squared-exponential"``, ``"matern"``, ``"rational-quadratic"``,
-            ``"normalised-gaussian"``, or a :class:`convdkm.Kernel`.
+            ``"normalised-gaussian"``, ``"normalised-polynomial"`` or a :class:`convdkm.Kernel`.
         noise: variance of the noise to start with, as a share of the targets' variance; learned.
         standardise: bring every feature to mean 0 and variance 1 first.
         epochs: passes over the samples; by default 10, or as many as make 150 steps.

@@ -51,6 +51,7 @@ from convdkm.kernels.arccos import ArcCosine, ReluPlan
 from convdkm.kernels.base import KernelPlan
 from convdkm.kernels.fused import FusedConvPlan, FusedPlan
 from convdkm.kernels.gaussian import GaussianPlan, NormalisedGaussian
+from convdkm.kernels.polynomial import NormalisedPolynomial, PolynomialPlan
 from convdkm.layers.base import IdentityPlan, Plan
 from convdkm.layers.compose import Chain, SkipPlan
 from convdkm.layers.conv import ConvPlan, MixPlan
@@ -303,12 +304,13 @@ def _flatten(plan: FlattenPlan) -> tuple[Front, Step]:
     return None, FoldedFlatten(weight=plan.weight)
 
 
-_FUSED = (ArcCosine, NormalisedGaussian)
+_FUSED = (ArcCosine, NormalisedGaussian, NormalisedPolynomial)
 _FOLDS: dict[type[Plan], Callable[[Any], tuple[Front, Step]]] = {
     SkipPlan: _skip,
     KernelPlan: _kernel,
     ReluPlan: _kernel,
     GaussianPlan: _kernel,
+    PolynomialPlan: _kernel,
     FusedConvPlan: _fused_conv,
     ConvPlan: _conv,
     MixPlan: _mix,

@@ -11,6 +11,7 @@ from convdkm.folded.kernels import (
     FoldedKernel,
     FoldedLinear,
     FoldedNormalisedGaussian,
+    FoldedNormalisedPolynomial,
     FoldedProduct,
     FoldedSum,
 )
@@ -22,6 +23,7 @@ from convdkm.kernels import (
     Linear,
     Matern,
     NormalisedGaussian,
+    NormalisedPolynomial,
     Product,
     RationalQuadratic,
     Scaled,
@@ -73,6 +75,8 @@ def _of_distance(kernel: Kernel) -> FoldedKernel:
     kind = type(kernel)
     if isinstance(kernel, NormalisedGaussian) and kind is NormalisedGaussian:
         return FoldedNormalisedGaussian(gamma=number(kernel.gamma))
+    if isinstance(kernel, NormalisedPolynomial) and kind is NormalisedPolynomial:
+        return FoldedNormalisedPolynomial(weights=kernel.weights)
     if not isinstance(kernel, Isotropic):
         raise UnknownKernelError(kind.__name__)
     if kind is SquaredExponential:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from convdkm.elementwise.constant import inverse_root, relu
+from convdkm.elementwise.engine import series
 from convdkm.folded.base import Folded, FoldedList, known
 
 
@@ -167,6 +168,27 @@ class FoldedNormalisedGaussian(FoldedKernel):
     def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
         norm = left.sqrt() * right.sqrt()
         return norm * torch.exp(self.gamma * (cosine(cross, left, right) - 1))
+
+    def variance(self, own: Tensor) -> Tensor:
+        return own
+
+
+@known
+class FoldedNormalisedPolynomial(FoldedKernel):
+    r""":math:`c\,q(x)`, with x the cosine and c the inner product.
+
+    Args:
+        weights: coefficients of q, from 0 up.
+    """
+
+    settings = ("weights",)
+
+    def __init__(self, *, weights: tuple[float, ...]) -> None:
+        super().__init__()
+        self.weights = tuple(weights)
+
+    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        return cross * series(cosine(cross, left, right), self.weights)
 
     def variance(self, own: Tensor) -> Tensor:
         return own

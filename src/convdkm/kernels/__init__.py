@@ -4,6 +4,7 @@ from convdkm.kernels.arccos import ArcCosine, arccosine
 from convdkm.kernels.base import ConvexCombination, Kernel, Linear, Product, Scaled, Sum
 from convdkm.kernels.gaussian import NormalisedGaussian
 from convdkm.kernels.isotropic import Isotropic, Matern, RationalQuadratic, SquaredExponential
+from convdkm.kernels.polynomial import NormalisedPolynomial
 from convdkm.numerics import safe_sqrt
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Linear",
     "Matern",
     "NormalisedGaussian",
+    "NormalisedPolynomial",
     "Product",
     "RationalQuadratic",
     "Scaled",

@@ -9,7 +9,7 @@ import torch
 from convdkm.architectures import resnet
 from convdkm.config import ModelConfig, TrainingConfig
 from convdkm.errors import InvalidInputError
-from convdkm.kernels import ArcCosine, Kernel, NormalisedGaussian
+from convdkm.kernels import ArcCosine, Kernel, NormalisedGaussian, NormalisedPolynomial
 from convdkm.model import DeepKernelMachine
 from convdkm.training.sinks import Level
 
@@ -77,6 +77,8 @@ def build_kernel(config: ModelConfig) -> Kernel:
             f"{names} belong{'s' * (len(given) < 2)} to the arc-cosine kernel, and the kernel is"
             f" {config.kernel!r}; choose another preset, or leave them out"
         )
+    if config.kernel == "normalised-polynomial":
+        return NormalisedPolynomial(config.polynomial)
     return NormalisedGaussian(config.gamma)
 
 
