@@ -12,7 +12,7 @@ from typing import Any
 from convdkm.config import RunConfig, nearest
 from convdkm.errors import InvalidInputError
 
-ORDER = ("paper", "paper-benchmark", "published", "quick")
+ORDER = ("paper", "paper-benchmark", "published", "fast", "quick")
 
 
 @dataclass(frozen=True)
