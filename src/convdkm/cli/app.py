@@ -61,7 +61,7 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="settings to start from: paper, paper-benchmark, published or quick (quick for"
+            help="settings to start from: paper, paper-benchmark, published, fast or quick (quick for"
             " the digits, else paper)",
         ),
     ] = None,

@@ -79,8 +79,8 @@ def sweep(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="settings beneath the table's: paper, published, or quick, which brings its own"
-            " size (as the table says)",
+            help="settings beneath the table's: paper, published, or fast or quick, which bring a"
+            " size of their own (as the table says)",
             rich_help_panel=_SCALE,
         ),
     ] = None,
