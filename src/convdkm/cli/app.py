@@ -61,8 +61,8 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="settings to start from: paper, paper-benchmark, published, fast or quick (quick for"
-            " the digits, else paper)",
+            help="settings to start from: paper, paper-benchmark, published, fast or quick (quick"
+            " for the digits, else paper)",
         ),
     ] = None,
     config: Annotated[
