@@ -212,6 +212,7 @@ _SUBMODULES = (
     "kernels",
     "layers",
     "report",
+    "rivals",
     "testing",
     "training",
 )

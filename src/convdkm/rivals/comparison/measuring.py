@@ -1,0 +1,72 @@
+"""Memory of this process, and figures of predictions."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from convdkm.errors import NumericalError
+from convdkm.prediction import ClassPrediction
+from convdkm.training.metrics import classification_metrics
+
+_STATUS, _REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+SHOWN = ("accuracy", "log_likelihood", "ece", "brier")
+
+
+def forget_peak() -> None:
+    """Begin anew with :func:`peak_memory`, where the system can."""
+    with suppress(OSError):
+        _REFERENCES.write_text("5")
+
+
+def memory_now() -> int:
+    """Bytes of memory that the process holds; where that is not known, the most it ever held."""
+    found = _status("VmRSS")
+    return peak_memory() if found is None else found
+
+
+def peak_memory() -> int:
+    """Bytes that the process held at its worst moment, since :func:`forget_peak` if that works."""
+    found = _status("VmHWM")
+    if found is not None:
+        return found
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return 0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _status(name: str) -> int | None:
+    try:
+        found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+    except OSError:
+        return None
+    return None if found is None else 1024 * int(found[1])
+
+
+def figures(
+    probabilities: Tensor | None, predicted: Tensor | None, labels: Tensor
+) -> dict[str, float]:
+    """Of predictions of labels: by probabilities, or where there are none the accuracy alone.
+
+    Raises:
+        NumericalError: probabilities are not finite.
+    """
+    if probabilities is None:
+        assert predicted is not None
+        return {"accuracy": float((predicted.cpu() == labels).double().mean())}
+    values = probabilities.detach().double().cpu()
+    bad = int((~values.isfinite()).any(1).sum())
+    if bad:
+        raise NumericalError(f"the probabilities of {bad} of {len(values)} images are not finite")
+    log_probs = values.clamp(min=torch.finfo(values.dtype).tiny).log()
+    nothing = torch.zeros_like(log_probs)
+    found = classification_metrics(ClassPrediction(nothing, nothing, log_probs, None), labels)
+    return {name: found[name] for name in SHOWN}
