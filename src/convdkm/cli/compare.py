@@ -68,6 +68,10 @@ def compare(
     ] = False,
     quiet: Quiet = False,
     data_dir: DataDir = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="of each trial (OMP_NUM_THREADS, or all cores)"),
+    ] = None,
     budget: Annotated[
         float,
         typer.Option(
@@ -131,6 +135,7 @@ def compare(
             whitening=whitening,
             output=output,
             data_dir=data_dir,
+            threads=threads,
         ),
         form=format,
         dry_run=dry_run,

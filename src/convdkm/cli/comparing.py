@@ -52,6 +52,7 @@ class Request:
     whitening: str | None
     output: Path | None
     data_dir: str | None
+    threads: int | None = None
 
     def scale(self) -> Scale:
         """What all trials have in common, checked."""
@@ -82,8 +83,9 @@ class Request:
 
     def chosen(self) -> tuple[str, ...]:
         """The methods."""
-        if self.seeds < 1:
-            raise InvalidInputError(f"--seeds must be at least 1, got {self.seeds}")
+        for name, number in (("seeds", self.seeds), ("threads", self.threads)):
+            if number is not None and number < 1:
+                raise InvalidInputError(f"--{name} must be at least 1, got {number}")
         return chosen(self.methods)
 
     def wanted_sizes(self) -> list[int | None] | None:
@@ -148,7 +150,8 @@ def run_comparison(request: Request, *, form: str, dry_run: bool, quiet: bool) -
         _rehearse(folder, scale, plan, data, say)
         return
     with Interrupt(STOPPING) as interrupt, folder.locked():
-        report = _run(folder, scale, plan, data, stop=interrupt, say=say)
+        launcher = make_launcher(request.threads)
+        report = _run(folder, scale, plan, data, launcher=launcher, stop=interrupt, say=say)
     _conclude(report, folder, interrupt, form=form)
 
 
@@ -221,6 +224,7 @@ def _run(
     plan: Plan,
     data: Dataset,
     *,
+    launcher: Launcher,
     stop: Interrupt,
     say: Say,
 ) -> _Report:
@@ -242,7 +246,7 @@ def _run(
             remaining,
             scale,
             data,
-            launcher=make_launcher(),
+            launcher=launcher,
             refused=refused,
             stop=stop,
             begun=report.begun,
@@ -251,11 +255,11 @@ def _run(
     return report
 
 
-def make_launcher() -> Launcher:
+def make_launcher(threads: int | None) -> Launcher:
     """What trials are run by."""
     from convdkm.rivals.comparison.running import one_at_a_time
 
-    return one_at_a_time()
+    return one_at_a_time(threads)
 
 
 def _tell_refusals(

@@ -37,7 +37,7 @@ def methods_page(comparison: Comparison) -> str:
     """The page of all methods, sizes and seeds of a comparison."""
     tables = comparison.tables()
     sections = [
-        *(_table(each) for each in tables),
+        *(_table(each, explained=each is tables[0]) for each in tables),
         _charts(curves(tables), tables),
         _published(tables),
         _said(comparison),
@@ -57,7 +57,7 @@ def methods_page(comparison: Comparison) -> str:
     return page(comparison.title, subtitle, shown, notes=notes)
 
 
-def _table(found: SizeTable) -> Section:
+def _table(found: SizeTable, *, explained: bool) -> Section:
     rows = [
         [
             row.label,
@@ -70,7 +70,7 @@ def _table(found: SizeTable) -> Section:
     return Section(
         found.name,
         f"{found.size:,} training images",
-        LEGEND.format(missing=MISSING).replace("Bold", "Marked"),
+        LEGEND.format(missing=MISSING).replace("Bold", "Marked") if explained else None,
         [table(head(found), rows), below if notes else None],
     )
 

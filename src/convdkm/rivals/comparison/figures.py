@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from convdkm.rivals.comparison.results import Comparison, Row, SizeTable
 
 MARKERS = "osD^vPX*<>hp8d1+x"
 """One for each method, so that none is mistaken for another."""
+MOST_TICKS = 6
 LOOKS = {
     "machines": {"color": "0.0", "ls": "-", "lw": 1.6},
     "networks": {"color": "0.0", "ls": "--", "lw": 1.2},
@@ -102,12 +104,16 @@ def _draw(
 
 
 def _plain_ticks(panel: Any, places: Sequence[Sequence[float]]) -> None:
-    """Numbers as people write them; the sizes themselves where they are few."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    """Numbers as people write them: the sizes themselves where they are few, else round ones."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     shown = sorted({x for each in places for x in each})
-    if all(isinstance(x, int) for x in shown) and len(shown) <= 6:
+    if all(isinstance(x, int) for x in shown) and len(shown) <= MOST_TICKS:
         panel.set_xticks(shown)
         panel.set_xticks([], minor=True)
+    elif shown[-1] < 100 * shown[0]:
+        middle = math.sqrt(shown[0] * shown[-1])
+        panel.set_xlim(min(0.9 * shown[0], middle / 3), max(1.1 * shown[-1], 3 * middle))
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.10g}"))
     panel.xaxis.set_minor_formatter(NullFormatter())

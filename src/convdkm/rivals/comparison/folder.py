@@ -142,7 +142,7 @@ class ComparisonFolder:
     def add(self, scale: Scale, plan: Plan) -> Record:
         """Plan more here; see :meth:`check`."""
         before = self.check(scale)
-        record = Record(scale=scale, plan=plan if before is None else merged(before.plan, plan))
+        record = Record(scale=scale, plan=merged({} if before is None else before.plan, plan))
         write_json(self.path / RECORD, record.model_dump(mode="json"))
         return record
 

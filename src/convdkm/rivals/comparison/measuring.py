@@ -1,4 +1,4 @@
-"""Memory of this process, and figures of predictions."""
+"""Memory of this process, now and at its worst moment."""
 
 from __future__ import annotations
 
@@ -7,15 +7,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
-from convdkm.errors import NumericalError
-from convdkm.prediction import ClassPrediction
-from convdkm.training.metrics import classification_metrics
-
 _STATUS, _REFERENCES = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-SHOWN = ("accuracy", "log_likelihood", "ece", "brier")
 
 
 def forget_peak() -> None:
@@ -49,24 +41,3 @@ def _status(name: str) -> int | None:
     except OSError:
         return None
     return None if found is None else 1024 * int(found[1])
-
-
-def figures(
-    probabilities: Tensor | None, predicted: Tensor | None, labels: Tensor
-) -> dict[str, float]:
-    """Of predictions of labels: by probabilities, or where there are none the accuracy alone.
-
-    Raises:
-        NumericalError: probabilities are not finite.
-    """
-    if probabilities is None:
-        assert predicted is not None
-        return {"accuracy": float((predicted.cpu() == labels).double().mean())}
-    values = probabilities.detach().double().cpu()
-    bad = int((~values.isfinite()).any(1).sum())
-    if bad:
-        raise NumericalError(f"the probabilities of {bad} of {len(values)} images are not finite")
-    log_probs = values.clamp(min=torch.finfo(values.dtype).tiny).log()
-    nothing = torch.zeros_like(log_probs)
-    found = classification_metrics(ClassPrediction(nothing, nothing, log_probs, None), labels)
-    return {name: found[name] for name in SHOWN}

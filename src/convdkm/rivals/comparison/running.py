@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -20,9 +21,16 @@ from convdkm.rivals.comparison.trial import TrialTask
 Begun = Callable[[PlannedTrial], None]
 
 
-def one_at_a_time() -> Launcher:
-    """A process for each trial with all cores; one that was lost is not begun again by itself."""
-    return LocalLauncher(1, Resources(retries=0), "cpu")
+def one_at_a_time(threads: int | None = None) -> Launcher:
+    """A process for each trial; one that was lost is not begun again by itself.
+
+    Args:
+        threads: of a process; by default ``OMP_NUM_THREADS`` where it is set, or all cores.
+    """
+    usual = os.environ.get("OMP_NUM_THREADS", "")
+    if threads is None and usual.isdecimal() and int(usual) > 0:
+        threads = int(usual)
+    return LocalLauncher(1, Resources(cpus=threads, retries=0), "cpu")
 
 
 def compare(

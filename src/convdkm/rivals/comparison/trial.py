@@ -60,12 +60,8 @@ class TrialTask:
 
     def _measured(self, split: Split) -> TrialResult:
         from convdkm.rivals.comparison.folder import TrialResult
-        from convdkm.rivals.comparison.measuring import (
-            figures,
-            forget_peak,
-            memory_now,
-            peak_memory,
-        )
+        from convdkm.rivals.comparison.judging import figures
+        from convdkm.rivals.comparison.measuring import forget_peak, memory_now, peak_memory
         from convdkm.training.environment import environment
 
         notes = _Notes()
