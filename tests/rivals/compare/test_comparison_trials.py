@@ -151,6 +151,7 @@ def test_figures_of_probabilities():
 
 PEAK = """
 import numpy as np
+from convdkm.rivals.comparison import measuring
 size = 64 * 2**20
 first = np.ones(4 * size, dtype=np.uint8)
 high = measuring.peak_memory()
