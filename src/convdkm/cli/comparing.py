@@ -186,7 +186,9 @@ def _rehearse(folder: ComparisonFolder, scale: Scale, plan: Plan, data: Dataset,
                 say(f"{name}, {size:,} images: refused: {refused[place]}")
             elif place in expected:
                 fit, predict = map(format_duration, expected[place])
-                say(f"{name}, {size:,} images: about {fit} to fit, {predict} to predict")
+                long = scale.minutes is not None and max(expected[place]) > 60 * scale.minutes
+                more = "; refused, since that is more than the budget" if long else ""
+                say(f"{name}, {size:,} images: about {fit} to fit, {predict} to predict{more}")
             else:
                 say(f"{name}, {size:,} images: fits")
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from comparison_helpers import DIGITS, made_up
 
-from convdkm.rivals import kernel_regression
+from convdkm.rivals import NNGPKernel, kernel_regression
 from convdkm.rivals.comparison.folder import ComparisonFolder
 from convdkm.rivals.comparison.planning import PlannedTrial
 from convdkm.rivals.methods import NAMES
@@ -163,7 +163,12 @@ def test_a_dry_run_says_what_fits_and_changes_nothing(call, tmp_path, bright, mo
     assert "nngp-linear, 30 images: about 0 s to fit" in text
     assert "nngp-linear, 700 images: refused: " in text
     assert "cnn, 700 images: fits" in text
+    assert "more than the budget" not in text
     assert not out.exists()
+    monkeypatch.setattr(NNGPKernel, "seconds_per_pair", lambda *_: 1.0)
+    _, text, _ = call(*command[:4], "--train-size", 30, "--dry-run", "--test-size", 30, "-o", out)
+    expected = "nngp-linear, 30 images: about 7 min 45 s to fit, 15 min 00 s to predict; refused"
+    assert expected in text
 
 
 def test_another_scale_is_refused_before_any_work(fail, tmp_path):
