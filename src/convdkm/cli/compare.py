@@ -100,7 +100,8 @@ def compare(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="zca, zca-paper, standardise, scale or none (as in the preset)",
+            help="zca, zca-paper, standardise, scale or none (as in the preset; standardise where"
+            " there are too few training images for ZCA)",
             rich_help_panel=_SCALE,
         ),
     ] = None,

@@ -109,6 +109,29 @@ class Request:
         name = Path(scale.dataset).stem or scale.dataset
         return ComparisonFolder(self.output or Path("comparisons") / name)
 
+    def settled(self, scale: Scale, folder: ComparisonFolder) -> Scale:
+        """The same, with the whitening of the folder where none was asked for; checked."""
+        if self.whitening is None and folder.is_one(folder.path):
+            scale = scale.model_copy(update={"whitening": folder.read().scale.whitening})
+        folder.check(scale)
+        return scale
+
+    def fitting(self, scale: Scale, folder: ComparisonFolder, data: Dataset, least: int) -> Scale:
+        """The same, with a whitening that so few training images can be fitted by.
+
+        ZCA of fewer images than an image has values makes training images that have nothing in
+        common, and test images that are far larger.
+        """
+        values = data.train_images[0].numel()
+        if not scale.whitening.startswith("zca") or least >= values:
+            return scale
+        why = f"ZCA fitted to {least:,} images of {values:,} values makes test images unlike them"
+        if self.whitening is not None or folder.is_one(folder.path):
+            warn(f"{why}; --whitening standardise does not")
+            return scale
+        warn(f"whitening standardise in place of {scale.whitening}: {why}")
+        return scale.model_copy(update={"whitening": "standardise"})
+
 
 def show_methods() -> None:
     """Print every method: what it is, and what it needs."""
@@ -128,7 +151,7 @@ def run_comparison(request: Request, *, form: str, dry_run: bool, quiet: bool) -
     methods, wanted, scale = request.chosen(), request.wanted_sizes(), request.scale()
     check_format(form)
     folder = request.folder(scale)
-    folder.check(scale)
+    scale = request.settled(scale, folder)
     data_dir = request.data_dir
     if data_dir is not None:
         data_dir = str(Path(data_dir).expanduser().resolve())
@@ -145,7 +168,9 @@ def run_comparison(request: Request, *, form: str, dry_run: bool, quiet: bool) -
     data = load_images(scale, data_dir, say)
     if wanted is None:
         wanted = [min(USUAL_SIZE, len(data.train_images))]
-    plan = product(methods, check_sizes(data, wanted), request.seeds)
+    sizes = check_sizes(data, wanted)
+    scale = request.fitting(scale, folder, data, sizes[0])
+    plan = product(methods, sizes, request.seeds)
     if dry_run:
         _rehearse(folder, scale, plan, data, say)
         return

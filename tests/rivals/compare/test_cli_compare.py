@@ -179,6 +179,28 @@ def test_another_scale_is_refused_before_any_work(fail, tmp_path):
     assert "whitening scale and not none" in message
 
 
+def test_few_images_are_not_whitened_by_zca_unless_asked_for(call, tmp_path, here, bright):
+    """Images of 4×4 have 16 values."""
+    out = tmp_path / "out"
+    command = ["compare", bright, "--methods", "nngp-linear", "--seeds", 1, "-f", "none"]
+    code, text, err = call(*command, "--train-size", "15,20", "-o", out)
+    assert code == 0
+    assert "Warning: whitening standardise in place of zca: ZCA fitted to 15 images of 16" in err
+    assert "Whitening standardise, preset quick" in text
+    code, text, err = call(*command, "--train-size", 30, "-o", out)
+    assert (code, "Warning" in err) == (0, False)
+    assert ComparisonFolder(out).read().scale.whitening == "standardise"
+    assert ComparisonFolder(out).read().plan == {"nngp-linear": {15: 1, 20: 1, 30: 1}}
+    out = tmp_path / "insisted"
+    code, text, err = call(*command, "--train-size", 15, "--whitening", "zca", "-o", out)
+    assert code == 0
+    assert "--whitening standardise does not" in err.replace("\n", " ")
+    assert ComparisonFolder(out).read().scale.whitening == "zca"
+    code, text, err = call(*command, "--train-size", 16, "-o", tmp_path / "enough")
+    assert (code, "Warning" in err) == (0, False)
+    assert "Whitening zca" in text
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
