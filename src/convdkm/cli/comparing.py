@@ -138,9 +138,8 @@ def show_methods() -> None:
     screen = console()
     table = plain_table("method", "group", "", "needs")
     for each in METHODS:
-        needs = "" if each.extra is None else f"convdkm[{each.extra}]"
-        if not each.installed:
-            needs += ", which is not installed"
+        there = "installed" if each.installed else "not installed"
+        needs = "" if each.extra is None else f"convdkm[{each.extra}], {there}"
         table.add_row(each.name, each.group, each.about, needs)
     screen.print(table)
     screen.print(f"\nGroups: {', '.join(GROUPS)}. quick is {', '.join(QUICK)}.", soft_wrap=True)

@@ -6,7 +6,6 @@ of its own with its figures, or with the error of one that failed, and a log bes
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
@@ -23,8 +22,6 @@ from convdkm.rivals.comparison.planning import Plan, PlannedTrial, merged, plann
 RECORD, LOCK = "comparison.json", ".comparison.lock"
 OWN = (LOCK,)
 """What may lie in the folder of a comparison before it is one."""
-
-Metrics = Mapping[str, float]
 
 
 class Scale(Part):
