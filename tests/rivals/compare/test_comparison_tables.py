@@ -8,11 +8,11 @@ import pytest
 from comparison_helpers import CIFAR, DIGITS, finished, made_up
 from PIL import Image
 
-from convdkm.rivals.comparison.figures import curves, draw
+from convdkm.rivals.comparison.figures import curves, draw, look
 from convdkm.rivals.comparison.folder import TrialResult
 from convdkm.rivals.comparison.rendering import comma_separated, latex, markdown
 from convdkm.rivals.comparison.results import Comparison
-from convdkm.rivals.methods import NAMES
+from convdkm.rivals.methods import METHODS, NAMES
 
 
 def tables_of(tmp_path, *arguments, **options):
@@ -137,6 +137,12 @@ def test_nothing_is_rounded_in_the_csv(tmp_path):
     assert "zca" in first["terms"]
     records = list(csv.DictReader(io.StringIO(comma_separated(large))))
     assert {record["train_size"] for record in records} == {"1000"}
+
+
+def test_no_two_methods_look_the_same():
+    looks = [look(each) for each in METHODS]
+    assert len({(each["marker"], "mfc" in each) for each in looks}) == len(METHODS)
+    assert len({(each["color"], each["ls"]) for each in looks}) == 5
 
 
 def test_figures_are_drawn_of_what_is_finished(tmp_path):

@@ -12,16 +12,19 @@ from typing import Any
 from convdkm.experiments.figures.style import LINE, explain, figure
 from convdkm.experiments.statistics import Summary
 from convdkm.rivals.comparison.results import Comparison, Row, SizeTable
+from convdkm.rivals.methods import NAMES, Method
 
-MARKERS = "osD^vPX*<>hp8d1+x"
-"""One for each method, so that none is mistaken for another."""
+SHAPES = "osD^vPX*<"
+"""Of marks, which are hollow for the first methods and full for the others: none has two."""
 MOST_TICKS = 6
 LOOKS = {
     "machines": {"color": "0.0", "ls": "-", "lw": 1.6},
     "networks": {"color": "0.0", "ls": "--", "lw": 1.2},
-    "kernels": {"color": "0.5", "ls": "-", "lw": 1.2},
-    "processes": {"color": "0.5", "ls": ":", "lw": 1.4},
+    "nngp": {"color": "0.55", "ls": "-", "lw": 1.2},
+    "myrtle": {"color": "0.35", "ls": "-.", "lw": 1.2},
+    "processes": {"color": "0.55", "ls": ":", "lw": 1.4},
 }
+"""Lines by the group of a method, or by how its name begins."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,14 @@ def curves(tables: Sequence[SizeTable]) -> list[Curve]:
         )
         for rows in found.values()
     ]
+
+
+def look(method: Method) -> dict[str, Any]:
+    """Line and mark of a method, the same in every figure."""
+    line = next(LOOKS[k] for k in LOOKS if method.group == k or method.name.startswith(k))
+    turn, shape = divmod(NAMES.index(method.name), len(SHAPES))
+    fill = {} if turn else {"mfc": "white"}
+    return {**line, **fill, "marker": SHAPES[shape]}
 
 
 def draw(comparison: Comparison, folder: Path) -> list[Path]:
@@ -81,17 +92,15 @@ def _draw(
     legend_rows = -(-len(found) // 3)
     with figure(path, [3.4 + 0.17 * legend_rows], 1, 6.4) as (made, axes):
         panel = axes[0][0]
-        for curve, x, marker in zip(found, places, MARKERS, strict=False):
+        for curve, x in zip(found, places, strict=True):
             panel.errorbar(
                 x,
                 [each.mean for each in curve.accuracies],
                 [each.error or 0.0 for each in curve.accuracies],
                 label=curve.row.label,
-                marker=marker,
                 ms=5,
-                mfc="white",
                 capsize=2,
-                **LOOKS[curve.row.method.group],
+                **look(curve.row.method),
             )
         panel.set_xscale("log")
         _plain_ticks(panel, places)
