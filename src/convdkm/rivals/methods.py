@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PLAIN_DEPTH, FLAT_DEPTH, BLOCKS = 4, 6, 2
 """Convolutions of the plain kernels, of the one without pooling, and blocks of the residual one."""
+STEPS = 1000
+"""What learns by steps makes as many at least, where there is time for them."""
 EXTRAS = {"gp": "gpytorch"}
 """The package that tells whether an extra is installed."""
 
@@ -36,6 +38,7 @@ class Setting:
         seed: of all that is random.
         preset: of the machine, the inducing NNGP and the CNN; crops and flips of all methods.
         side: of the images, the shorter one.
+        size: training images, if that is known; where they are few, epochs are made more.
         folder: where a kernel may keep its blocks, so that a fit that was killed can go on.
     """
 
@@ -43,6 +46,7 @@ class Setting:
     seed: int = 0
     preset: str = "quick"
     side: int = 32
+    size: int | None = None
     folder: Path | None = None
 
     @cached_property
@@ -151,6 +155,17 @@ def _tuned(setting: Setting) -> Rival:
     )
 
 
+def _enough(rival: Any, setting: Setting) -> Rival:
+    """The method, with so many epochs that it makes :data:`STEPS` steps at least."""
+    training = rival.config.training
+    if setting.size is not None:
+        least = -(-STEPS // -(-setting.size // training.batch_size))
+        if least > training.epochs:
+            rival.config = rival.config.updated({"epochs": least})
+    made: Rival = rival
+    return made
+
+
 def _of_preset(setting: Setting) -> dict[str, Any]:
     return {
         "preset": setting.preset,
@@ -163,25 +178,26 @@ def _of_preset(setting: Setting) -> dict[str, Any]:
 def _machine(setting: Setting) -> Rival:
     from convdkm.rivals.machine import Machine
 
-    return Machine(**_of_preset(setting))
+    return _enough(Machine(**_of_preset(setting)), setting)
 
 
 def _inducing(setting: Setting) -> Rival:
     from convdkm.rivals.machine import InducingNNGP
 
-    return InducingNNGP(**_of_preset(setting))
+    return _enough(InducingNNGP(**_of_preset(setting)), setting)
 
 
 def _network(setting: Setting) -> Rival:
     from convdkm.rivals.cnn import CNN
 
-    return CNN(**_of_preset(setting))
+    return _enough(CNN(**_of_preset(setting)), setting)
 
 
 def _process(setting: Setting, **options: Any) -> Rival:
     from convdkm.rivals.gp import ConvolutionalGP
 
-    return ConvolutionalGP(seed=setting.seed, **setting.augmentation, **options)
+    process = ConvolutionalGP(seed=setting.seed, **setting.augmentation, **options)
+    return _enough(process, setting)
 
 
 def _orthogonal(setting: Setting) -> Rival:
@@ -191,7 +207,8 @@ def _orthogonal(setting: Setting) -> Rival:
 def _deep_process(setting: Setting) -> Rival:
     from convdkm.rivals.gp import DeepConvolutionalGaussianProcess
 
-    return DeepConvolutionalGaussianProcess(seed=setting.seed, **setting.augmentation)
+    process = DeepConvolutionalGaussianProcess(seed=setting.seed, **setting.augmentation)
+    return _enough(process, setting)
 
 
 def _ckn(setting: Setting) -> Rival:
@@ -203,7 +220,7 @@ def _ckn(setting: Setting) -> Rival:
 def _supervised_ckn(setting: Setting) -> Rival:
     from convdkm.rivals.ckn import SupervisedCKN
 
-    return SupervisedCKN(seed=setting.seed, **setting.augmentation)
+    return _enough(SupervisedCKN(seed=setting.seed, **setting.augmentation), setting)
 
 
 METHODS = (

@@ -7,7 +7,7 @@ import pytest
 
 from convdkm.errors import InvalidInputError
 from convdkm.experiments.specification import category
-from convdkm.rivals.methods import GROUPS, METHODS, NAMES, QUICK, Setting, chosen, method
+from convdkm.rivals.methods import GROUPS, METHODS, NAMES, QUICK, STEPS, Setting, chosen, method
 
 KERNELS = [each.name for each in METHODS if each.group == "kernels"]
 
@@ -51,6 +51,22 @@ def test_mirror_images_only_where_they_are_of_the_same_class(dataset, flip):
 def test_the_window_of_local_pooling_is_a_quarter_of_the_image(side, size):
     rival = method("nngp-lap-flip").build(Setting("cifar10", side=side))
     assert rival.kernel.architecture.top.size == size
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["dkm", "inducing-nngp", "cnn", "conv-gp", "conv-gp-sovi", "conv-dgp", "ckn-supervised"],
+)
+def test_few_images_are_gone_through_more_often(name):
+    def recipe(size):
+        return method(name).build(Setting("cifar10", size=size)).config.training
+
+    usual, few = recipe(None), recipe(500)
+    assert recipe(50_000) == usual
+    steps = -(-500 // few.batch_size)
+    assert (few.epochs - 1) * steps < STEPS <= few.epochs * steps
+    assert few.epochs > usual.epochs
+    assert few == usual.model_copy(update={"epochs": few.epochs})
 
 
 def test_an_unknown_method_suggests_the_nearest():

@@ -25,7 +25,7 @@ Place = tuple[str, int]
 def setting_of(trial: PlannedTrial, scale: Scale, data: Dataset, kernel: Path) -> Setting:
     """What the method of a trial is made for."""
     side = min(data.image_shape[1:])
-    return Setting(scale.dataset, trial.seed, scale.preset, side, kernel)
+    return Setting(scale.dataset, trial.seed, scale.preset, side, trial.size, kernel)
 
 
 def check_time(rival: Rival, images: Tensor, predicted: int, minutes: float) -> None:
