@@ -6,6 +6,7 @@ from convdkm.rivals.comparison.planning import planned, product
 
 CIFAR = Scale(dataset="cifar10", preset="quick", whitening="zca", test_size=100, minutes=10)
 DIGITS = Scale(dataset="digits", preset="quick", whitening="scale", minutes=10)
+ONE = {"processor": "one", "threads": 2, "packages": {"convdkm": "0.1.0"}, "git": None}
 
 
 class Here(Launcher):
@@ -34,7 +35,7 @@ def finished(accuracy, **more):
         "parameters": 1234,
         "train_images": 500,
         "test_images": 100,
-        "environment": {"processor": "one", "threads": 2},
+        "environment": ONE,
     }
     return TrialResult(**(values | more))
 

@@ -5,7 +5,7 @@ import io
 import re
 
 import pytest
-from comparison_helpers import CIFAR, DIGITS, finished, made_up
+from comparison_helpers import CIFAR, DIGITS, ONE, finished, made_up
 from PIL import Image
 
 from convdkm.rivals.comparison.figures import curves, draw, look
@@ -87,7 +87,8 @@ def test_what_else_is_to_be_said(tmp_path):
         ("myrtle5", 0): finished(0.6, resumed=True, fit_seconds=1.0),
         ("myrtle7", 0): finished(0.6, resumed=True, fit_seconds=1.0),
         ("myrtle7", 1): finished(0.6, resumed=True, fit_seconds=2.0),
-        ("ckn", 0): finished(0.6, environment={"processor": "another", "threads": 2}),
+        ("ckn", 0): finished(0.6, environment={**ONE, "processor": "another"}),
+        ("ckn", 1): finished(0.6, environment={**ONE, "git": {"commit": "0123456789abcdef"}}),
     }
     (table,) = tables_of(tmp_path, ("cnn", "myrtle5", "myrtle7", "ckn"), results=results)
     text = markdown(table)
@@ -97,6 +98,7 @@ def test_what_else_is_to_be_said(tmp_path):
     assert rows_of(text)["Myrtle7"][3] == "> 1.5"
     assert "$>$ 1.5" in latex(table)
     assert "different machines: another, 2 threads; one, 2 threads" in text
+    assert "versions of the program: 0.1.0, 0123456789." in text
     assert "at most 10 min a fit" in text
 
 

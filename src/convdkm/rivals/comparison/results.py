@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from convdkm.experiments.planning import counted
@@ -234,6 +234,9 @@ class Comparison:
         }
         if len(machines) > 1:
             yield f"Times are of different machines: {'; '.join(sorted(machines))}."
+        versions = {_version(each) for each in results.values() if each.environment}
+        if len(versions) > 1:
+            yield f"Trials are of different versions of the program: {', '.join(sorted(versions))}."
 
     def _failures(self, results: Mapping[PlannedTrial, TrialResult]) -> Iterator[str]:
         """Every reason once, with the seeds that it holds for."""
@@ -259,9 +262,14 @@ def claims(made: Method) -> tuple[Claim, ...]:
     return tuple(found)
 
 
-def _with_bold(row: Row, metric: str) -> Row:
-    from dataclasses import replace
+def _version(result: TrialResult) -> str:
+    """Of the program that made a trial: its commit, or where there is none its number."""
+    git = result.environment.get("git") or {}
+    packages = result.environment.get("packages") or {}
+    return str(git.get("commit") or packages.get("convdkm"))[:10]
 
+
+def _with_bold(row: Row, metric: str) -> Row:
     return replace(row, bold=row.bold | {metric})
 
 
