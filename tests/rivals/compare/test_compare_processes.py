@@ -30,41 +30,41 @@ def started(*arguments):
     )
 
 
-def wait_for_a_block(folder, alive):
-    """Until the first block of the long trial is on disk."""
+def wait_for_a_block(folder, alive, trial=LONG):
+    """Until the first block of a long trial is on disk."""
     end = time.monotonic() + SECONDS
-    kernel = folder.file(LONG, "kernel")
+    kernel = folder.file(trial, "kernel")
     while not any(kernel.glob("block-*.npy")):
         assert alive()
         assert time.monotonic() < end
         time.sleep(0.01)
 
 
-def command(bright, out, methods="nngp-gap"):
-    options = ["--methods", methods, "--train-size", 520, "--test-size", 10]
+def command(bright, out, methods="nngp-gap", size=520):
+    options = ["--methods", methods, "--train-size", size, "--test-size", 10]
     return ["compare", bright, *options, "--seeds", 1, "--budget", "inf", "-f", "none", "-o", out]
 
 
 def test_a_killed_comparison_goes_on_with_the_blocks_it_had(bright, tmp_path, call, here):
-    folder = ComparisonFolder(tmp_path / "out")
-    process = started(*command(bright, folder.path))
-    wait_for_a_block(folder, lambda: process.poll() is None)
+    folder, trial = ComparisonFolder(tmp_path / "out"), PlannedTrial("nngp-gap", 400, 0)
+    process = started(*command(bright, folder.path, size=400))
+    wait_for_a_block(folder, lambda: process.poll() is None, trial)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=SECONDS)
-    assert folder.result(LONG) is None
-    kept = {path: path.stat().st_mtime_ns for path in folder.file(LONG, "kernel").glob("*.npy")}
-    assert 1 <= len(kept) < 6
+    assert folder.result(trial) is None
+    kept = list(folder.file(trial, "kernel").glob("block-*.npy"))
+    assert 1 <= len(kept) < 3
 
-    code, text, err = call(*command(bright, folder.path))
+    code, text, err = call(*command(bright, folder.path, size=400))
     assert code == 0, err
-    result = folder.result(LONG)
+    result = folder.result(trial)
     assert result.resumed
     assert result.metrics["accuracy"] == 1.0
-    assert f"{6 - len(kept)} blocks are missing" in text
-    assert not folder.file(LONG, "kernel").exists()
+    assert f"{3 - len(kept)} blocks are missing" in text
+    assert not folder.file(trial, "kernel").exists()
     assert not (folder.path / "images").exists()
     assert (
-        "whose time is not counted: nngp-gap" in (folder.path / "tables/train-520.md").read_text()
+        "whose time is not counted: nngp-gap" in (folder.path / "tables/train-400.md").read_text()
     )
 
 
