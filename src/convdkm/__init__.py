@@ -215,6 +215,7 @@ _SUBMODULES = (
     "kernels",
     "layers",
     "report",
+    "rivals",
     "testing",
     "training",
 )

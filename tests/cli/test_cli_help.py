@@ -22,6 +22,7 @@ PAGES = [
     ["bench"],
     ["sweep"],
     ["tables"],
+    ["compare"],
     ["data"],
     ["data", "list"],
     ["data", "verify"],
@@ -101,6 +102,8 @@ def test_help_waits_for_nothing_slow(command):
         ["train", "cifra10"],
         ["data", "list"],
         ["sweep", "liklihood"],
+        ["compare", "--list"],
+        ["compare", "digits", "--methods", "mytrle5"],
     ],
     ids=" ".join,
 )

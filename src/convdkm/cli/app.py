@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from convdkm.cli.arguments import CheckpointName, DataDir, Device, Quiet, RunFolder
+from convdkm.cli.compare import compare
 from convdkm.cli.help import Command, Group
 from convdkm.cli.report_command import report
 from convdkm.cli.show_command import show
@@ -357,7 +358,8 @@ def build_app(*, options: bool = True) -> typer.Typer:
     app = _typer()
     app.callback(cls=Group, invoke_without_command=True)(root)
     app.command(cls=Command)(with_options(train) if options else without_options(train))
-    for command in (resume, evaluate, predict, export, show, report, presets, bench, sweep, tables):
+    using = (resume, evaluate, predict, export, show, report, presets, bench)
+    for command in (*using, sweep, tables, compare):
         app.command(cls=Command)(command)
     sets = _typer()
     sets.callback(cls=Group, invoke_without_command=True)(data)

@@ -13,7 +13,10 @@ from convdkm.cli.arguments import CheckpointName, DataDir, Device
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN…", help="folders of runs, or a folder that holds some"),
+        typer.Argument(
+            metavar="RUN…",
+            help="folders of runs, a folder that holds some, or the folder of convdkm compare",
+        ),
     ],
     output: Annotated[
         Path | None,

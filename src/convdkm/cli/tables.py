@@ -9,7 +9,9 @@ import typer
 
 
 def tables(
-    runs: Annotated[Path, typer.Argument(metavar="RUNS", help="folder of a sweep")],
+    runs: Annotated[
+        Path, typer.Argument(metavar="RUNS", help="folder of a sweep or of a comparison")
+    ],
     *,
     output: Annotated[
         Path | None,

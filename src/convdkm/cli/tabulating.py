@@ -14,20 +14,35 @@ from convdkm.experiments.rendering.latex import latex
 from convdkm.experiments.rendering.markdown import markdown
 from convdkm.experiments.results import Results
 from convdkm.files import write_text
+from convdkm.rivals.comparison.folder import ComparisonFolder
 
 FORMATS = {"markdown": (markdown, "md"), "latex": (latex, "tex"), "csv": (comma_separated, "csv")}
 NOTHING = "none"
 
 
-def show_tables(
-    runs: Path, *, output: Path | None, form: str, curves: Path | None, figures: bool
-) -> None:
-    """Write every table of a sweep in every format, and print one; the files on standard error."""
+def check_format(form: str) -> None:
+    """Raise if tables cannot be printed in that form."""
     known = (*FORMATS, NOTHING)
     if form not in known:
         raise InvalidInputError(
             f"there is no format {form!r}.{nearest(form, known)} There are {', '.join(known)}."
         )
+
+
+def show_tables(
+    runs: Path, *, output: Path | None, form: str, curves: Path | None, figures: bool
+) -> None:
+    """Write every table of a sweep in every format, and print one; the files on standard error.
+
+    The folder of a comparison is taken too.
+    """
+    check_format(form)
+    if ComparisonFolder.is_one(runs):
+        if curves is not None:
+            raise InvalidInputError("--curves belong to the tables of a sweep, not to a comparison")
+        for path in write_comparison(runs, output=output, form=form, figures=figures):
+            print(path, file=sys.stderr)
+        return
     drawn = find_spec("matplotlib") is not None
     if curves is not None and not (figures and drawn):
         missing = "" if drawn else "; pip install convdkm[figures]"
@@ -56,3 +71,29 @@ def show_tables(
         warn("figures need matplotlib: pip install convdkm[figures]")
     for path in written:
         print(path, file=sys.stderr)
+
+
+def write_comparison(
+    folder: Path, *, output: Path | None, form: str, figures: bool = True
+) -> list[Path]:
+    """Write the tables and figures of a comparison, and print the tables; the files written."""
+    from convdkm.rivals.comparison.rendering import FORMATS as RENDERED
+    from convdkm.rivals.comparison.results import Comparison
+
+    comparison = Comparison(folder)
+    place = output or folder / "tables"
+    written: list[Path] = []
+    for table in comparison.tables():
+        for name, (render, ending) in RENDERED.items():
+            text = render(table)
+            write_text(place / f"{table.name}.{ending}", text)
+            written.append(place / f"{table.name}.{ending}")
+            if name == form:
+                print(text)
+    if figures and find_spec("matplotlib") is None:
+        warn("figures need matplotlib: pip install convdkm[figures]")
+    elif figures:
+        from convdkm.rivals.comparison.figures import draw
+
+        written += draw(comparison, place)
+    return written

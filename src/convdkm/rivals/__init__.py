@@ -3,6 +3,60 @@
 Each is a class with ``fit`` and ``predict``; ``convdkm compare`` runs them side by side.
 """
 
-from convdkm.rivals.base import Rival
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Rival"]
+if TYPE_CHECKING:
+    from convdkm.rivals.base import Rival
+    from convdkm.rivals.ckn import SupervisedCKN, UnsupervisedCKN
+    from convdkm.rivals.cnn import CNN
+    from convdkm.rivals.gp import ConvolutionalGP, DeepConvolutionalGaussianProcess
+    from convdkm.rivals.kernel_regression import KernelRegression
+    from convdkm.rivals.kernels import NNGPKernel
+    from convdkm.rivals.machine import InducingNNGP, Machine
+    from convdkm.rivals.methods import Method, Setting, method
+
+_HOME = {
+    "CNN": "cnn",
+    "ConvolutionalGP": "gp",
+    "DeepConvolutionalGaussianProcess": "gp",
+    "InducingNNGP": "machine",
+    "KernelRegression": "kernel_regression",
+    "Machine": "machine",
+    "Method": "methods",
+    "NNGPKernel": "kernels",
+    "Rival": "base",
+    "Setting": "methods",
+    "SupervisedCKN": "ckn",
+    "UnsupervisedCKN": "ckn",
+    "method": "methods",
+}
+
+__all__ = [
+    "CNN",
+    "ConvolutionalGP",
+    "DeepConvolutionalGaussianProcess",
+    "InducingNNGP",
+    "KernelRegression",
+    "Machine",
+    "Method",
+    "NNGPKernel",
+    "Rival",
+    "Setting",
+    "SupervisedCKN",
+    "UnsupervisedCKN",
+    "method",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name where it is first used: a list of methods does not wait for torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'convdkm.rivals' has no attribute {name!r}")
+    value = getattr(import_module(f"convdkm.rivals.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

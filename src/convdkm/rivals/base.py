@@ -23,9 +23,11 @@ class Rival(ABC):
     Attributes:
         minutes: how long ``fit`` may take where a method can stop early; None for no limit.
         tell: called with a line of text now and then, to show how far it is.
+        cut_short: whether the last ``fit`` learned less than it would have without that limit.
     """
 
     minutes: float | None = None
+    cut_short: bool = False
     tell: Tell = staticmethod(lambda _: None)
 
     @abstractmethod
@@ -56,6 +58,13 @@ class Rival(ABC):
             InvalidInputError: with the figure, and what would fit.
         """
         check_training_set(images, labels)
+
+    def expected_seconds(self, images: Tensor, predicted: int) -> tuple[float, float] | None:
+        """Seconds that ``fit`` and the prediction of so many images will take, where a method can
+        tell beforehand; None where it cannot.
+        """
+        del images, predicted
+        return None
 
 
 def check_training_set(images: Tensor, labels: Tensor) -> int:

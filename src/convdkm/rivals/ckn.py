@@ -71,6 +71,7 @@ class UnsupervisedCKN(Rival):
         classes = check_training_set(images, labels)
         budget = Budget(self.minutes)
         self._fit_unsupervised(images.float(), labels.long(), classes, budget.over)
+        self.cut_short = budget.over()
         return self
 
     def features(self, images: Tensor) -> Tensor:
@@ -228,6 +229,7 @@ class SupervisedCKN(UnsupervisedCKN):
             tell=self.tell,
             after=project,
         )
+        self.cut_short = budget.over()
         self.classifier = replace(classifier, weight=weight.detach(), bias=bias.detach())
         return self
 

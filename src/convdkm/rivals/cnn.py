@@ -85,6 +85,7 @@ class CNN(Rival):
         self.curve = descend(
             network.parameters(), batches, training, loss, budget=budget, tell=self.tell
         )
+        self.cut_short = budget.over()
         if training.calibrate:
             calibrate(network, batches.clean(training.calibrate))
         self.network, self._shape = network.eval(), tuple(images.shape[1:])

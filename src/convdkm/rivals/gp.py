@@ -154,6 +154,7 @@ class ConvolutionalGP(Rival):
             self.curve = descend(
                 model.parameters(), batches, training, loss, budget=budget, tell=self.tell
             )
+        self.cut_short = budget.over()
         self.model, self.likelihood = model.eval(), likelihood.eval()
         self._shape = tuple(images.shape[1:])
         return self

@@ -165,6 +165,11 @@ class KernelRegression(Rival):
                 f" {size(there)} are free there; about {fits:,} images would fit"
             )
 
+    def expected_seconds(self, images: Tensor, predicted: int) -> tuple[float, float]:
+        """By the time of a few pairs; what is in the folder already is not subtracted."""
+        seconds, count = self._used.seconds_per_pair(images), len(images)
+        return seconds * (count * (count + 1) // 2), seconds * count * predicted
+
     def _foresee_time(self, images: Tensor, pairs: int) -> None:
         seconds = self._used.seconds_per_pair(images)
         total = seconds * pairs

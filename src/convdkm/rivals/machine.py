@@ -79,9 +79,11 @@ class Machine(Rival):
             seed=training.seed,
         )
         model = self._initialised(batches, classes)
+        self.cut_short = False
         if self.minutes is not None:
             epochs = self._epochs_within(budget, model, batches)
             if epochs < training.epochs:
+                self.cut_short = True
                 self.tell(f"{epochs} epochs of {training.epochs} fit into the time")
                 config = config.updated({"epochs": epochs})
             model = self._initialised(batches, classes)
@@ -97,6 +99,7 @@ class Machine(Rival):
             progress = trainer.run()
         if progress.interrupted:
             trainer.calibrate()
+            self.cut_short = True
             self.tell(f"stopped after step {progress.step} of {trainer.total_steps}: out of time")
         names = tuple(map(str, range(classes)))
         shape = tuple(images.shape[1:])

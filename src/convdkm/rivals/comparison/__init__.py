@@ -1,0 +1,1 @@
+"""A comparison of methods: a folder of trials, each a method fitted once, and their tables."""

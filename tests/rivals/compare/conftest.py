@@ -1,0 +1,76 @@
+"""Small data sets, and the program called on them."""
+
+import numpy as np
+import pytest
+from comparison_helpers import Here
+
+from convdkm import cli
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    """As wide as a terminal usually is, one thread, and only what comes with the program."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("CONVDKM_DATA", raising=False)
+
+
+@pytest.fixture
+def call(capfd):
+    """Run a command in this process: its exit code, and what it printed."""
+
+    def run(*arguments):
+        try:
+            code = cli.run([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def fail(call):
+    """Run a command that a user can mend; its message."""
+
+    def run(*arguments):
+        code, _, err = call(*arguments)
+        assert code in (1, 2)
+        assert err.startswith("Error: ")
+        return err.removeprefix("Error: ").replace("\n", " ")
+
+    return run
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Trials are made in this process."""
+    monkeypatch.setattr("convdkm.cli.comparing.make_launcher", lambda threads: Here())
+
+
+def saved(folder, *, one_colour):
+    """An .npz file of images of three classes, which differ in where they are bright."""
+    random = np.random.default_rng(0)
+    content = {}
+    for part, count in (("train", 700), ("test", 60)):
+        labels = np.arange(count) % 3
+        images = random.integers(0, 100, (count, 4, 4)).astype(np.uint8)
+        images[np.arange(count), labels] += 120
+        if one_colour:
+            images[labels == 0] = 7
+        content |= {f"{part}_images": images, f"{part}_labels": labels}
+    path = folder / ("plain.npz" if one_colour else "bright.npz")
+    np.savez(path, **content)
+    return path
+
+
+@pytest.fixture(scope="session")
+def bright(tmp_path_factory):
+    """Tiny images that are told apart easily."""
+    return saved(tmp_path_factory.mktemp("bright"), one_colour=False)
+
+
+@pytest.fixture(scope="session")
+def plain_images(tmp_path_factory):
+    """The same, but the images of a class are of one colour."""
+    return saved(tmp_path_factory.mktemp("plain"), one_colour=True)
