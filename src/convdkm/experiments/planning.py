@@ -18,7 +18,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.experiments.specification import Base, Category, Part, Row, category
 from convdkm.presets import preset
 
-OWN_SIZE = ("quick",)
+OWN_SIZE = ("fast", "quick")
 """Presets whose size and recipe stand in place of the paper's."""
 IMMATERIAL = (
     "checkpoint_minutes",
