@@ -28,14 +28,15 @@ LOOKS = (("black", "-"), ("0.3", "--"), ("0.0", ":"), ("0.3", "-."), ("0.0", (0,
 
 
 def published(path: Path, dataset: str, inducing: str) -> list[list[dict[str, float]]]:
-    """The epochs of every published seed, as ours are written."""
-    seeds: dict[str, list[dict[str, float]]] = {}
+    """The epochs of every published seed, as ours are written; of the longest runs."""
+    runs: dict[int, dict[str, list[dict[str, float]]]] = {}
     with path.open() as file:
         for row in csv.DictReader(file):
             if (row["dataset"], row["inducing"]) == (dataset, inducing):
                 values = {ours: float(row[theirs]) for ours, (theirs, _, _) in FIGURES.items()}
+                seeds = runs.setdefault(int(row["epochs"]), {})
                 seeds.setdefault(row["seed"], []).append({**values, "epoch": int(row["epoch"]) + 1})
-    return list(seeds.values())
+    return list(runs[max(runs)].values()) if runs else []
 
 
 def draw(
