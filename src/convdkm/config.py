@@ -147,7 +147,7 @@ class ModelConfig(Section):
         1.0, description="kernel 'normalised-gaussian': the larger, the less linear"
     )
     polynomial: Rates = Field(
-        (0.25, 0.75), description="kernel 'normalised-polynomial': weights of the powers 1, 2, …"
+        (0.25, 0.75), description="kernel 'normalised-polynomial': weights of its powers, from 1 on"
     )
     arccos_order: Literal[0, 1, 2] = Field(1, description="order of the arc-cosine kernel")
     weight_variance: Annotated[float, Field(gt=0)] | None = Field(

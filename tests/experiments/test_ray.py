@@ -56,6 +56,26 @@ def test_a_request_to_stop(cluster, tmp_path):
     assert [each.status for each in outcomes] == ["stopped"]
 
 
+def test_a_request_to_stop_that_is_lost_is_made_again(cluster, tmp_path, monkeypatch):
+    import ray
+
+    from convdkm.experiments.launchers import ray as launching
+
+    asked, cancel = [], ray.cancel
+
+    def lossy(reference):
+        asked.append(reference)
+        if len(asked) > 1:
+            cancel(reference)
+
+    monkeypatch.setattr(ray, "cancel", lossy)
+    monkeypatch.setattr(launching, "ASK_SECONDS", 0.5)
+    tasks = [Fake("wait", "wait", str(tmp_path))]
+    outcomes = list(launcher().run(tasks, stop=(tmp_path / "wait.waits").exists))
+    assert [each.status for each in outcomes] == ["stopped"]
+    assert len(asked) > 1
+
+
 def test_a_worker_killed_in_the_middle_of_a_run_loses_nothing(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(sweeping, "RunTask", KilledOnce)
     folder = SweepFolder(tmp_path)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -18,6 +20,8 @@ from convdkm.experiments.launchers.base import (
 )
 
 POLL_SECONDS = 0.5
+ASK_SECONDS = 5.0
+"""A task that does not stop is asked again: a request that comes as it begins may be lost."""
 
 
 class RayLauncher(Launcher):
@@ -60,10 +64,10 @@ class RayLauncher(Launcher):
             num_cpus=cpus, num_gpus=given.gpus or 0, max_retries=given.retries, max_calls=1
         )(execute)
         names: dict[Any, str] = {remote.remote(task, cpus): task.name for task in tasks}
-        asked = False
+        asked = -math.inf
         while names:
-            if not asked and stop():
-                asked = True
+            if time.monotonic() > asked + ASK_SECONDS and stop():
+                asked = time.monotonic()
                 for reference in names:
                     ray.cancel(reference)
             ready, _ = ray.wait(list(names), num_returns=1, timeout=POLL_SECONDS)
