@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import os
-import time
+import signal
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,8 +19,17 @@ from convdkm.experiments.launchers.base import (
 )
 
 POLL_SECONDS = 0.5
-ASK_SECONDS = 5.0
-"""A task that does not stop is asked again: a request that comes as it begins may be lost."""
+
+
+def execute_on_ray(task: Task, threads: int) -> Outcome:
+    """:func:`execute` in a worker of Ray, which a request to stop reaches as an interrupt.
+
+    Workers of a cluster that was begun in the background (``nohup … &``) inherit that interrupts
+    are ignored, and would not hear of it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return execute(task, threads)
 
 
 class RayLauncher(Launcher):
@@ -62,12 +70,12 @@ class RayLauncher(Launcher):
         cpus = given.cpus or 1
         remote = ray.remote(
             num_cpus=cpus, num_gpus=given.gpus or 0, max_retries=given.retries, max_calls=1
-        )(execute)
+        )(execute_on_ray)
         names: dict[Any, str] = {remote.remote(task, cpus): task.name for task in tasks}
-        asked = -math.inf
+        asked = False
         while names:
-            if time.monotonic() > asked + ASK_SECONDS and stop():
-                asked = time.monotonic()
+            if not asked and stop():
+                asked = True
                 for reference in names:
                     ray.cancel(reference)
             ready, _ = ray.wait(list(names), num_returns=1, timeout=POLL_SECONDS)
