@@ -27,3 +27,9 @@ CheckpointName = Annotated[
 Quiet = Annotated[
     bool, typer.Option("--quiet", "-q", help="say nothing but warnings, and how it ended")
 ]
+TableFormat = Annotated[
+    str,
+    typer.Option(
+        "--format", "-f", metavar="NAME", help="to print: markdown, latex, csv or none (markdown)"
+    ),
+]

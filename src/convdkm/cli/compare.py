@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from convdkm.cli.arguments import DataDir, Quiet
+from convdkm.cli.arguments import DataDir, Quiet, TableFormat
 
 _SCALE = "Scale, the same for all trials of a folder"
 
@@ -47,15 +47,7 @@ def compare(
             "--output", "-o", metavar="FOLDER", help="of the comparison (comparisons/DATASET)"
         ),
     ] = None,
-    format: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            "-f",
-            metavar="NAME",
-            help="to print: markdown, latex, csv or none (markdown)",
-        ),
-    ] = "markdown",
+    format: TableFormat = "markdown",
     list_methods: Annotated[
         bool, typer.Option("--list", help="list the methods, and stop there")
     ] = False,

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from convdkm.cli.arguments import TableFormat
+
 
 def tables(
     runs: Annotated[
@@ -19,15 +21,7 @@ def tables(
             "--output", "-o", metavar="FOLDER", help="where files are written (RUNS/tables)"
         ),
     ] = None,
-    format: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            "-f",
-            metavar="NAME",
-            help="to print: markdown, latex, csv or none (markdown)",
-        ),
-    ] = "markdown",
+    format: TableFormat = "markdown",
     curves: Annotated[
         Path | None,
         typer.Option(
