@@ -5,7 +5,9 @@
 Both compute the N×N kernel between two sets of N random images, in float32 and by turns: once
 here, once there, and so on. neural-tangents needs package versions of its own, so that its part
 runs in a process of the virtual environment that --other names; the script above makes one.
-Compilation is not timed. The largest relative difference between the two matrices is printed too.
+Ours are worked out by PyTorch's own operations, and with NNGPKernel.compile(); ratios are those of
+either to theirs. Compilation is not timed. The largest relative difference between their matrix and
+ours is printed too.
 """
 
 from __future__ import annotations
@@ -51,9 +53,9 @@ def use_cores(count: int | None) -> None:
 
 
 class Ours:
-    """A kernel of convdkm."""
+    """A kernel of convdkm, with compiled functions or without."""
 
-    def __init__(self, name: str, arguments: argparse.Namespace) -> None:
+    def __init__(self, name: str, arguments: argparse.Namespace, *, compiled: bool) -> None:
         import torch
 
         from convdkm.rivals.kernels import Flatten, NNGPKernel, myrtle, plain, residual
@@ -65,7 +67,7 @@ class Ours:
             "res1-gap": lambda: residual(1),
         }
         build = made.get(name, lambda: myrtle(int(name.removeprefix("myrtle"))))
-        self.kernel = NNGPKernel(build())
+        self.kernel = NNGPKernel(build()).compile(enabled=compiled)
         self.sides = [torch.from_numpy(each) for each in images(arguments)]
 
     def turn(self) -> tuple[float, np.ndarray]:
@@ -139,18 +141,22 @@ def work(name: str, arguments: argparse.Namespace) -> None:
 
 
 def race(name: str, arguments: argparse.Namespace) -> None:
-    """Both by turns, after one that does not count; a line of the table."""
-    ours, theirs = Ours(name, arguments), Theirs(name, arguments)
-    times: tuple[list[float], list[float]] = ([], [])
+    """All by turns, after one that does not count; a line of the table."""
+    theirs = Theirs(name, arguments)
+    racers = [Ours(name, arguments, compiled=flag) for flag in (False, True)]
+    times: tuple[list[float], ...] = ([], [], [])
     for turn in range(arguments.repeats + 1):
-        found = [ours.turn(), theirs.turn()]
+        found = [racer.turn() for racer in (*racers, theirs)]
         if turn:
             for seconds, (taken, _) in zip(times, found, strict=True):
                 seconds.append(taken)
     theirs.close()
-    difference = np.abs(found[0][1] / found[1][1] - 1).max()
-    here, there = (arguments.images**2 / statistics.median(seconds) for seconds in times)
-    print(f"{name:10s} {here:12.1f} {there:12.1f} {here / there:8.2f} {difference:12.1e}")
+    difference = max(np.abs(values / found[2][1] - 1).max() for _, values in found[:2])
+    plain, joined, there = (arguments.images**2 / statistics.median(each) for each in times)
+    print(
+        f"{name:10s} {plain:12.1f} {joined:12.1f} {there:12.1f} {plain / there:8.2f}"
+        f" {joined / there:8.2f} {difference:12.1e}"
+    )
 
 
 def main() -> None:
@@ -180,8 +186,9 @@ def main() -> None:
         f"{arguments.images}×{arguments.images} entries, images of 3×{arguments.side}×"
         f"{arguments.side}, {len(os.sched_getaffinity(0))} cores, median of {arguments.repeats}"
     )
-    heads = ("kernel", 10, "<"), ("ours (1/s)", 12, ">"), ("theirs (1/s)", 12, ">")
-    heads = *heads, ("ratio", 8, ">"), ("difference", 12, ">")
+    heads = ("kernel", 10, "<"), ("ours (1/s)", 12, ">"), ("compiled", 12, ">")
+    heads = *heads, ("theirs (1/s)", 12, ">"), ("ratio", 8, ">"), ("compiled", 8, ">")
+    heads = *heads, ("difference", 12, ">")
     print(" ".join(f"{text:{side}{width}}" for text, width, side in heads))
     for name in arguments.kernels:
         race(name, arguments)

@@ -148,6 +148,19 @@ def test_a_preset_is_overridden_for_a_data_set_and_then_by_options():
     assert quick.config("digits", flip=True, epochs=1).data.flip is True
 
 
+def test_a_preset_may_be_built_on_another():
+    fast, quick = preset("fast"), preset("quick")
+    assert quick.base == "fast"
+    assert fast.base is None
+    for dataset in ("cifar10", "mnist", "digits"):
+        ours, theirs = quick.config(dataset), fast.config(dataset)
+        assert ours.data == theirs.data
+        assert ours.model.kernel == theirs.model.kernel == "normalised-polynomial"
+        assert ours.training.epochs != theirs.training.epochs
+    assert quick.config("cifar10").model.input_stride == 2
+    assert quick.config("digits").model.input_stride == 1
+
+
 # -- mistakes --------------------------------------------------------------------------------------
 
 

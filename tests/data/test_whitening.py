@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from convdkm.data import ZCA, NoWhitening, Standardise, Whitening, load_idx, make_whitening
+from convdkm.data.whitening import zca_of_few
 from convdkm.errors import InvalidInputError, NotInitialisedError
 
 KINDS = ["zca", "zca-paper", "standardise", "none"]
@@ -141,6 +142,19 @@ def test_standardise():
     torch.testing.assert_close(whitened, expected, rtol=1e-4, atol=1e-5)
     constant = torch.full((4, 1, 2, 2), 0.25)
     assert torch.equal(Standardise().fit(constant)(constant), torch.zeros(4, 1, 2, 2))
+
+
+def test_zca_of_few_images_makes_others_large():
+    images = correlated(400, (2, 5, 5))
+    sizes = {}
+    for count in (20, 300):
+        whitening = ZCA(1e-3).fit(images[:count])
+        own, others = (whitening(part).square().mean() for part in (images[:count], images[300:]))
+        sizes[count] = float(others / own)
+    assert sizes[300] < 2
+    assert sizes[20] > 10
+    assert zca_of_few(50, (2, 5, 5)) is None
+    assert "49 images of 50 values" in str(zca_of_few(49, (2, 5, 5)))
 
 
 def test_no_whitening_is_the_identity():

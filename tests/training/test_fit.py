@@ -315,6 +315,15 @@ def test_environment(tmp_path):
     assert json.dumps(environment())
 
 
+@pytest.mark.parametrize(("size", "warned"), [(60, True), (64, False)])
+def test_zca_of_too_few_images_is_warned_of(size, warned):
+    sink = MemorySink()
+    options = {**TINY, "epochs": 1, "train_size": size, "whitening": "zca"}
+    fit("quick", "digits", sinks=[sink], **options)
+    text = "ZCA fitted to 60 images of 64 values makes test images unlike them; whitening"
+    assert any(message.startswith(text) for _, message in sink.messages) is warned
+
+
 def test_whole_data_sets_are_whitened_as_in_training(kept):
     data = load_digits().subset(90, 40)
     assert isinstance(data, Dataset)

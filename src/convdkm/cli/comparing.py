@@ -117,15 +117,12 @@ class Request:
         return scale
 
     def fitting(self, scale: Scale, folder: ComparisonFolder, data: Dataset, least: int) -> Scale:
-        """The same, with a whitening that so few training images can be fitted by.
+        """The same, with a whitening that so few training images can be fitted by."""
+        from convdkm.data.whitening import zca_of_few
 
-        ZCA of fewer images than an image has values makes training images that have nothing in
-        common, and test images that are far larger.
-        """
-        values = data.train_images[0].numel()
-        if not scale.whitening.startswith("zca") or least >= values:
+        why = zca_of_few(least, data.image_shape)
+        if not scale.whitening.startswith("zca") or why is None:
             return scale
-        why = f"ZCA fitted to {least:,} images of {values:,} values makes test images unlike them"
         if self.whitening is not None or folder.is_one(folder.path):
             warn(f"{why}; --whitening standardise does not")
             return scale

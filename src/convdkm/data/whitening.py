@@ -2,6 +2,7 @@ r"""Whitening: what is done to images before a kernel sees them."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, Literal, TypeVar
 
@@ -152,6 +153,18 @@ class NoWhitening(Whitening):
 
     def forward(self, images: Tensor) -> Tensor:
         return images
+
+
+def zca_of_few(count: int, shape: tuple[int, ...]) -> str | None:
+    """Why ZCA should not be fitted to so few images of a shape; None if there are enough.
+
+    With fewer images than an image has values, the whitened training images have nothing in common,
+    and test images come out far larger than they.
+    """
+    values = math.prod(shape)
+    if count >= values:
+        return None
+    return f"ZCA fitted to {count:,} images of {values:,} values makes test images unlike them"
 
 
 def make_whitening(kind: WhiteningKind = "zca", epsilon: float = 0.1) -> Whitening:

@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from convdkm.maps import summed_products
 from convdkm.numerics import safe_divide
 
 _LOG = logging.getLogger(__name__)
+_Made = TypeVar("_Made")
 
 _ARCTAN = (
     0.999999984,
@@ -234,13 +235,10 @@ class Compiled:
         return DiagonalGradient(total, by_own, summed_products(rows, weighted), first)
 
 
-@functools.cache
-def compiled_engine() -> Compiled | None:
-    """The compiled engine, tried out; None (and a warning in the log) where nothing compiles."""
+def attempted(make: Callable[[], _Made]) -> _Made | None:
+    """What ``make`` compiles; None, and a warning in the log, where nothing compiles."""
     try:
-        engine = Compiled()
-        with torch.no_grad():
-            engine.relu(torch.zeros(24, 16), torch.ones(16), torch.ones(24, 1), None)
+        return make()
     except Exception as error:  # the compiler's errors have no type in common
         reason = str(error).strip().splitlines()
         _LOG.warning(
@@ -248,4 +246,16 @@ def compiled_engine() -> Compiled | None:
             reason[0] if reason else type(error).__name__,
         )
         return None
-    return engine
+
+
+@functools.cache
+def compiled_engine() -> Compiled | None:
+    """The compiled engine, tried out; None (and a warning in the log) where nothing compiles."""
+
+    def make() -> Compiled:
+        engine = Compiled()
+        with torch.no_grad():
+            engine.relu(torch.zeros(24, 16), torch.ones(16), torch.ones(24, 1), None)
+        return engine
+
+    return attempted(make)

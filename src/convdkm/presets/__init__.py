@@ -1,6 +1,7 @@
 """Named settings of whole runs; each is a YAML file in this folder.
 
-A preset holds a description, options, and options for particular data sets that override them.
+A preset holds a description, options, and options for particular data sets that override them. One
+that is built on another (``base``) holds what it changes of it.
 """
 
 from __future__ import annotations
@@ -17,17 +18,27 @@ ORDER = ("paper", "paper-benchmark", "published", "fast", "quick")
 
 @dataclass(frozen=True)
 class Preset:
-    """Settings with a name."""
+    """Settings with a name.
+
+    Attributes:
+        name: how it is called.
+        description: what it is.
+        options: for every data set.
+        datasets: for particular ones.
+        base: the preset whose settings, also those for a data set, come before its own.
+    """
 
     name: str
     description: str
     options: dict[str, Any]
     datasets: dict[str, dict[str, Any]]
+    base: str | None = None
 
     def config(self, dataset: str = "digits", **options: Any) -> RunConfig:
         """The whole configuration for a data set, with some options changed."""
         source = f"preset {self.name!r}"
-        config = RunConfig.of(self.options, source).updated({"dataset": dataset})
+        config = preset(self.base).config(dataset) if self.base else RunConfig()
+        config = config.updated(self.options, source).updated({"dataset": dataset})
         config = config.updated(self.datasets.get(dataset, {}), source)
         return config.updated(options)
 
@@ -57,4 +68,5 @@ def preset(name: str) -> Preset:
         " ".join(content["description"].split()),
         content.get("options") or {},
         content.get("datasets") or {},
+        content.get("base"),
     )

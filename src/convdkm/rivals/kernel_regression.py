@@ -26,6 +26,9 @@ from convdkm.rivals.kernels.store import KernelStore
 
 Solver = Literal["cholesky", "cg"]
 
+WORTH_COMPILING = 60.0
+"""Seconds of work from which on the compiler's time is given back."""
+
 
 class KernelRegression(Rival):
     r"""Kernel ridge regression, as the NNGP papers of Table 3 classify images.
@@ -64,6 +67,8 @@ class KernelRegression(Rival):
         iterations: of ``"cg"``, at most.
         loo_points: see ``solver``.
         seed: of that choice.
+        compiled: let ``torch.compile`` make the kernel's nonlinearities
+            (:meth:`NNGPKernel.compile`); by default where a kernel takes longer than a minute.
 
     Attributes:
         ridge_: the relative ridge that was used.
@@ -90,6 +95,7 @@ class KernelRegression(Rival):
         iterations: int = 1000,
         loo_points: int = 2000,
         seed: int = 0,
+        compiled: bool | None = None,
     ) -> None:
         check_choice("solver", solver, Solver)
         if ridge != "loo" and not (isinstance(ridge, int | float) and 0 < ridge < math.inf):
@@ -106,8 +112,10 @@ class KernelRegression(Rival):
         self.folder = None if folder is None else Path(folder)
         self.grid, self.block, self.rank = tuple(grid), block, rank
         self.tolerance, self.iterations = tolerance, iterations
-        self.loo_points, self.seed = loo_points, seed
+        self.loo_points, self.seed, self.compiled = loo_points, seed, compiled
         self._used = copy.copy(kernel)
+        if compiled is not None:
+            self._used.compile(enabled=compiled)
         self._used.flips = kernel.flips or augment_flips
         self._train: Prepared | None = None
         self._weights = torch.empty(0)
@@ -167,11 +175,22 @@ class KernelRegression(Rival):
 
     def expected_seconds(self, images: Tensor, predicted: int) -> tuple[float, float]:
         """By the time of a few pairs; what is in the folder already is not subtracted."""
-        seconds, count = self._used.seconds_per_pair(images), len(images)
-        return seconds * (count * (count + 1) // 2), seconds * count * predicted
+        count = len(images)
+        square, others = count * (count + 1) // 2, count * predicted
+        seconds = self._seconds_per_pair(images, square + others)
+        return seconds * square, seconds * others
+
+    def _seconds_per_pair(self, images: Tensor, pairs: int) -> float:
+        """By a trial; with compiled functions from here on, where so many pairs are worth it."""
+        seconds = self._used.seconds_per_pair(images)
+        undecided = self.compiled is None and not self._used.compiled
+        if undecided and self._used.compiles and seconds * pairs > WORTH_COMPILING:
+            self._used.compile()
+            seconds = self._used.seconds_per_pair(images)
+        return seconds
 
     def _foresee_time(self, images: Tensor, pairs: int) -> None:
-        seconds = self._used.seconds_per_pair(images)
+        seconds = self._seconds_per_pair(images, pairs)
         total = seconds * pairs
         self.tell(
             f"kernel {self._used.name}: {pairs:,} pairs, about {duration(total)}"

@@ -14,7 +14,7 @@ import torch
 
 from convdkm.config import RunConfig
 from convdkm.data import Dataset
-from convdkm.data.whitening import make_whitening
+from convdkm.data.whitening import make_whitening, zca_of_few
 from convdkm.errors import InvalidInputError
 from convdkm.files import write_json, write_text
 from convdkm.model import DeepKernelMachine
@@ -171,6 +171,8 @@ class Session:
         if checkpoint is None:
             if data.whitening.startswith("zca"):
                 self.tell(f"fitting ZCA to {len(dataset.train_images):,} images", "info")
+                if why := zca_of_few(len(dataset.train_images), dataset.image_shape):
+                    self.tell(f"{why}; whitening 'standardise' does not")
             whitening.fit(dataset.train_images)
         else:
             whitening.load_state_dict(checkpoint.part("whitening"))

@@ -32,22 +32,31 @@ def relu_of_cosines_(cosines: Tensor, scratch: Tensor | None = None) -> Tensor:
         cosines: ρ, contiguous; rounding may have carried them a little beyond ±1.
         scratch: two tensors of the same shape stacked, to be overwritten; made if not given.
     """
-    coefficients = _coefficients(cosines.dtype)
+    factors = coefficients(cosines.dtype)
     if scratch is None:
         scratch = cosines.new_empty((2, *cosines.shape))
     rest, value = scratch[0], scratch[1]
-    one = coefficients.new_ones(())
+    one = factors.new_ones(())
     torch.abs(cosines, out=rest)
     torch.sub(one, rest, out=rest).clamp_(min=0)
-    torch.add(coefficients[1], rest, alpha=float(coefficients[0]), out=value)
-    for coefficient in coefficients[2:]:
-        torch.addcmul(coefficient, value, rest, out=value)
+    torch.add(factors[1], rest, alpha=float(factors[0]), out=value)
+    for factor in factors[2:]:
+        torch.addcmul(factor, value, rest, out=value)
     value.mul_(rest)
     return cosines.clamp_(min=0).addcmul_(value, rest.sqrt_())
 
 
+def relu_of_cosines(cosines: Tensor, factors: tuple[float, ...]) -> Tensor:
+    """The same as a new tensor, for a compiler to join; ``factors`` are :func:`coefficients`."""
+    rest = (1 - cosines.abs()).clamp(min=0)
+    value = factors[0] * rest + factors[1]
+    for factor in factors[2:]:
+        value = value * rest + factor
+    return cosines.clamp(min=0) + value * rest * rest.sqrt()
+
+
 @lru_cache
-def _coefficients(dtype: torch.dtype) -> Tensor:
+def coefficients(dtype: torch.dtype) -> Tensor:
     """Of q, the highest power first."""
     fit = Chebyshev.interpolate(_smooth_factor, _DEGREE[dtype], domain=[0, 1])
     powers = fit.convert(kind=Polynomial, domain=[-1, 1], window=[-1, 1])

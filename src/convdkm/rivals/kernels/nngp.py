@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,9 +12,13 @@ from torch import Tensor
 from convdkm.errors import InvalidInputError
 from convdkm.rivals.kernels.layers import Architecture
 from convdkm.rivals.kernels.progress import Progress
+from convdkm.rivals.kernels.source import Course
+from convdkm.rivals.kernels.threads import in_threads
 from convdkm.rivals.kernels.tiles import Side, Tiles
 
 MEMORY = 1 << 28
+ROWS = 64
+"""Images of the left side that a thread works on before it looks up."""
 Tell = Callable[[str], None]
 
 
@@ -55,6 +59,23 @@ class NNGPKernel:
         self.architecture = architecture
         self.flips, self.normalise, self.normalise_inputs = flips, normalise, normalise_inputs
         self.dtype, self.memory = dtype, memory
+        self.compiled = False
+
+    @property
+    def compiles(self) -> bool:
+        """Whether :meth:`compile` changes anything: all pairs of places are needed."""
+        return Course.of(self.architecture).pairs
+
+    def compile(self, *, enabled: bool = True) -> NNGPKernel:
+        """Let ``torch.compile`` make nonlinearities and convolutions, or not; returns itself.
+
+        Each of them, with the convolution below it, is then one pass over memory; kernels that do
+        not need all pairs of places have no use for it. The first pairs wait for the compiler, some
+        ten seconds or more. Where there is none, a warning says so and PyTorch's own operations are
+        used.
+        """
+        self.compiled = enabled
+        return self
 
     @property
     def name(self) -> str:
@@ -84,7 +105,12 @@ class NNGPKernel:
             raise InvalidInputError(f"{bad} values of the images are NaN or infinite")
         _, channels, height, width = images.shape
         tiles = Tiles(
-            self.architecture, (channels, height, width), self.dtype.itemsize, self.memory
+            self.architecture,
+            (channels, height, width),
+            self.dtype.itemsize,
+            self.memory,
+            threads=1 if self.compiled and self.compiles else torch.get_num_threads(),
+            joined=self.compiled,
         )
         if not tiles.fits:
             raise InvalidInputError(
@@ -140,28 +166,31 @@ class NNGPKernel:
         values = torch.empty((len(left), len(other)), dtype=torch.float64)
         pairs = len(left) * (len(left) + 1) // 2 if right is None else values.numel()
         progress = Progress(f"kernel {self.name}", pairs, "pairs", tell)
-        for columns in _steps(len(other), left.tiles.right):
-            rows = slice(0, columns.stop if right is None else len(left))
-            values[rows, columns] = self._tile(left.part(rows), other.part(columns))
-            count = columns.stop - columns.start
-            if right is None:
-                square = values[columns, columns]
-                square.copy_(square.triu() + square.triu(1).T)
-                values[columns, : columns.start] = values[: columns.start, columns].T
-                progress.add(columns.start * count + count * (count + 1) // 2)
+        jobs = _jobs(len(left), len(other), left.tiles, symmetric=right is None)
+
+        def work(job: Job) -> Tensor:
+            return self._tile(left.part(job.rows), other.part(job.columns))
+
+        for job, found in in_threads(work, jobs, left.tiles.threads):
+            values[job.rows, job.columns] = found
+            if right is None and job.rows == job.columns:
+                values[job.rows, job.columns] = found.triu() + found.triu(1).T
+                progress.add(len(found) * (len(found) + 1) // 2)
             else:
-                progress.add(len(left) * count)
+                if right is None:
+                    values[job.columns, job.rows] = found.T
+                progress.add(found.numel())
         return values
 
     def seconds_per_pair(self, images: Tensor) -> float:
-        """Measured on a few pairs: the quicker of two trials."""
-        ready = self.prepare(images[: self.check(images[:1]).right])
-        rows = ready.part(slice(0, max(1, ready.tiles.left)))
+        """Measured on a few pairs for each thread: the quicker of two trials."""
+        tiles = self.check(images[:1])
+        ready = self.prepare(images[: tiles.right * tiles.threads])
+        rows = ready.part(slice(0, max(1, tiles.left)))
         times = []
         for _ in range(2):
             start = time.perf_counter()
-            with torch.no_grad():
-                self._tile(rows, ready)
+            self.block(rows, ready)
             times.append(time.perf_counter() - start)
         return min(times) / (len(rows) * len(ready))
 
@@ -219,6 +248,21 @@ def _normalised(images: Tensor) -> Tensor:
             " normalise the inputs"
         )
     return centred * size.rsqrt()
+
+
+class Job(NamedTuple):
+    """A part of a matrix that one thread works on."""
+
+    rows: slice
+    columns: slice
+
+
+def _jobs(rows: int, columns: int, tiles: Tiles, *, symmetric: bool) -> Iterator[Job]:
+    """The parts of a matrix; of a symmetric one those on the diagonal and above it."""
+    height = tiles.right if symmetric else max(tiles.left, ROWS)
+    for across in _steps(columns, tiles.right):
+        for down in _steps(across.stop if symmetric else rows, height):
+            yield Job(down, across)
 
 
 def _steps(count: int, size: int) -> Iterator[slice]:

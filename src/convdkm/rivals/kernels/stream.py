@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from convdkm.rivals.kernels.arccosine import relu_of_cosines_
+from convdkm.rivals.kernels.compiled import OfRows, compiled
 from convdkm.rivals.kernels.geometry import Geometry, Roots
 from convdkm.rivals.kernels.layers import (
     AveragePool,
@@ -30,17 +31,45 @@ from convdkm.rivals.kernels.layers import (
 Slabs = Iterator[Tensor]
 
 
-def run(layers: Sequence[Layer], slabs: Slabs, roots: Iterator[Roots], geometry: Geometry) -> Slabs:
-    """Through all layers; ``roots`` gives those of each nonlinearity as it is met."""
-    for layer in layers:
+def run(
+    layers: Sequence[Layer],
+    slabs: Slabs,
+    roots: Iterator[Roots],
+    geometry: Geometry,
+    *,
+    joined: bool = False,
+) -> Slabs:
+    """Through all layers.
+
+    Args:
+        layers: from the bottom up.
+        slabs: of what is below them.
+        roots: those of each nonlinearity, in order.
+        geometry: of the slabs.
+        joined: compile each nonlinearity, with the convolution below it, into one pass; for slabs
+            of all pairs of places with a single left image.
+    """
+    below: Conv | None = None
+    for layer, above in zip(layers, (*layers[1:], None), strict=False):
         if isinstance(layer, Conv):
-            slabs = _convolved(slabs, layer, geometry)
+            if joined and isinstance(above, Nonlinearity):
+                below = layer
+            else:
+                slabs = _convolved(slabs, layer, geometry)
         elif isinstance(layer, AveragePool):
             slabs = _pooled(slabs, layer.size)
         elif isinstance(layer, Residual):
-            slabs = _summed(slabs, layer, roots, geometry)
+            slabs = _summed(slabs, layer, roots, geometry, joined=joined)
         else:
-            slabs = _activated(slabs, layer, next(roots))
+            own = next(roots)
+            made = compiled(below, layer, own.left.root.dtype) if joined else None
+            if made is not None:
+                slabs = _in_one_pass(slabs, below, own, made)
+            else:
+                if below is not None:
+                    slabs = _convolved(slabs, below, geometry)
+                slabs = _activated(slabs, layer, own)
+            below = None
     return slabs
 
 
@@ -101,28 +130,44 @@ def _activated(slabs: Slabs, layer: Nonlinearity, roots: Roots) -> Slabs:
         yield slab
 
 
+def _in_one_pass(slabs: Slabs, conv: Conv | None, roots: Roots, made: OfRows) -> Slabs:
+    radius = 0 if conv is None else conv.size // 2
+    left, right = roots.left, roots.right
+    outside: Tensor | None = None
+    for row, held in _windows(slabs, radius):
+        if outside is None:
+            outside = torch.zeros_like(held[row])
+        rows = [held.get(row + shift, outside) for shift in range(-radius, radius + 1)]
+        yield made(rows, left.inverse[row], left.root[row], right.inverse, right.root)
+
+
 def _convolved(slabs: Slabs, layer: Conv, geometry: Geometry) -> Slabs:
     radius = layer.size // 2
     weight = layer.weight_variance / layer.size**2
+    along = (geometry.along_width(slab, radius) for slab in slabs)
+    for row, held in _windows(along, radius):
+        result = held[row] * weight
+        for place, slab in held.items():
+            if place != row:
+                geometry.add_row(result, slab, place - row, weight)
+        yield result.add_(layer.bias_variance) if layer.bias_variance else result
+
+
+def _windows(slabs: Slabs, radius: int) -> Iterator[tuple[int, dict[int, Tensor]]]:
+    """Every row with the slabs of those at most ``radius`` away from it."""
     held: deque[tuple[int, Tensor]] = deque(maxlen=2 * radius + 1)
 
-    def total(row: int) -> Tensor:
-        own = next(slab for place, slab in held if place == row)
-        result = own * weight
-        for place, slab in held:
-            if place != row and abs(place - row) <= radius:
-                geometry.add_row(result, slab, place - row, weight)
-        return result.add_(layer.bias_variance) if layer.bias_variance else result
+    def around(row: int) -> dict[int, Tensor]:
+        return {place: slab for place, slab in held if abs(place - row) <= radius}
 
     count = 0
     for slab in slabs:
-        held.append((count, geometry.along_width(slab, radius)))
-        del slab
+        held.append((count, slab))
         count += 1
         if count > radius:
-            yield total(count - 1 - radius)
+            yield count - 1 - radius, around(count - 1 - radius)
     for row in range(max(0, count - radius), count):
-        yield total(row)
+        yield row, around(row)
 
 
 def _pooled(slabs: Slabs, size: int) -> Slabs:
@@ -144,7 +189,9 @@ def _folded(slab: Tensor, dim: int, size: int) -> Tensor:
     return total
 
 
-def _summed(slabs: Slabs, layer: Residual, roots: Iterator[Roots], geometry: Geometry) -> Slabs:
+def _summed(
+    slabs: Slabs, layer: Residual, roots: Iterator[Roots], geometry: Geometry, *, joined: bool
+) -> Slabs:
     kept: deque[Tensor] = deque()
 
     def branch() -> Slabs:
@@ -152,7 +199,7 @@ def _summed(slabs: Slabs, layer: Residual, roots: Iterator[Roots], geometry: Geo
             kept.append(slab)
             yield slab.clone()
 
-    body = run(layer.body, branch(), roots, geometry)
+    body = run(layer.body, branch(), roots, geometry, joined=joined)
 
     def merged() -> Slabs:
         for slab in body:

@@ -52,18 +52,29 @@ class Tiles:
         shape: ``(C, H, W)`` of an image.
         itemsize: bytes of a number.
         memory: bytes that working space may take.
+        threads: that work on tiles side by side, if the memory suffices.
+        joined: compile nonlinearities and convolutions into one pass, where they meet all pairs of
+            places.
 
     Attributes:
-        left, right: images of each side that are worked on at a time.
+        threads: how many do.
+        left, right: images of each side that one works on at a time.
         matched_at_once: images that are paired with themselves at a time.
         least: bytes that a single pair needs.
         fits: whether ``memory`` suffices for that.
     """
 
     def __init__(
-        self, architecture: Architecture, shape: tuple[int, int, int], itemsize: int, memory: int
+        self,
+        architecture: Architecture,
+        shape: tuple[int, int, int],
+        itemsize: int,
+        memory: int,
+        *,
+        threads: int = 1,
+        joined: bool = False,
     ) -> None:
-        self.architecture = architecture
+        self.architecture, self.joined = architecture, joined
         channels, height, width = shape
         self.space = (height, width)
         self.top = architecture.space(height, width)
@@ -73,16 +84,21 @@ class Tiles:
         patch = first[0].size ** 2 if first and isinstance(first[0], Conv) else 1
         vectors = 3 * patch * channels * height * width * itemsize
         if self.apart:
-            self.least = 8 * vectors + (streamed := self._streamed_apart(itemsize))
+            streamed = self._streamed_apart(itemsize)
+            self.least = 8 * vectors + streamed
+        else:
+            streamed = slab_bytes(self.course.together, self.space, itemsize, apart=False)
+            self.least = 2 * vectors + streamed
+        self.fits = memory >= self.least
+        self.threads = max(1, min(threads, memory // self.least))
+        memory //= self.threads
+        if self.apart:
             self.left = 1
             fits = (memory - 8 * vectors) // (vectors + streamed)
             self.right = max(1, min(fits, SLAB // (width * height * width)))
         else:
-            streamed = slab_bytes(self.course.together, self.space, itemsize, apart=False)
-            self.least = 2 * vectors + streamed
             fits = min(memory // (4 * vectors), math.isqrt(memory // (2 * streamed)))
             self.left = self.right = max(1, min(fits, math.isqrt(SLAB // width)))
-        self.fits = memory >= self.least
         self.matched_at_once = max(1, min(64, memory // (2 * self.least)))
 
     def _streamed_apart(self, itemsize: int) -> int:
@@ -128,6 +144,8 @@ class Tiles:
                 rows.append(self._finished(slabs, _roots(some.maps, spreads, kinds)))
             return torch.cat(rows)
         values = torch.empty((len(left), len(right)), dtype=torch.float64)
+        # A function is compiled for one size; what is left at the end of a row is done without.
+        joined = self.joined and len(right) == self.right
         for part in _steps(len(left), 8):
             some = left.part(part)
             vectors = Features.of(self.architecture, some.images)
@@ -135,7 +153,7 @@ class Tiles:
                 own = [maps[index : index + 1] for maps in some.maps]
                 slabs = source.apart(vectors, index, others)
                 values[part.start + index] = self._finished(
-                    slabs, _roots(own, spreads, kinds)
+                    slabs, _roots(own, spreads, kinds), joined=joined
                 ).flatten()
         return values
 
@@ -158,10 +176,10 @@ class Tiles:
         count = len(list(self.course.nonlinearities_apart())) if self.apart else 0
         return [Apart if index < count else after for index in range(total)]
 
-    def _finished(self, slabs: Slabs, roots: Iterator[Roots]) -> Tensor:
+    def _finished(self, slabs: Slabs, roots: Iterator[Roots], *, joined: bool = False) -> Tensor:
         course = self.course
         if self.apart:
-            slabs = run(course.apart, slabs, roots, Apart)
+            slabs = run(course.apart, slabs, roots, Apart, joined=joined)
         if course.draws:
             slabs = drawn_together(slabs)
         slabs = run(course.together, slabs, roots, Together)
