@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from convdkm import cli
+
 DATA_FOLDER = Path(os.environ.get("CONVDKM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
@@ -37,3 +39,30 @@ def data_folder() -> Path:
     if not DATA_FOLDER.is_dir():
         pytest.skip(f"no data sets at {DATA_FOLDER}; set CONVDKM_DATA to a folder that holds them")
     return DATA_FOLDER
+
+
+@pytest.fixture
+def call(capfd):
+    """Run a command in this process: its exit code, and what it printed."""
+
+    def run(*arguments):
+        try:
+            code = cli.run([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = end.code
+        return code, *capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def fail(call):
+    """Run a command that a user can mend; its message."""
+
+    def run(*arguments):
+        code, _, err = call(*arguments)
+        assert code in (1, 2)
+        assert err.startswith("Error: ")
+        return err.removeprefix("Error: ").replace("\n", " ")
+
+    return run

@@ -12,7 +12,6 @@ import pytest
 from sweep_folders import finish, planned
 from sweep_tasks import Here
 
-from convdkm import cli
 from convdkm.config import RunConfig
 from convdkm.experiments.folder import SweepFolder
 
@@ -24,33 +23,6 @@ def narrow(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("CONVDKM_DATA", raising=False)
-
-
-@pytest.fixture
-def call(capfd):
-    """Run a command in this process: its exit code, and what it printed."""
-
-    def run(*arguments):
-        try:
-            code = cli.run([str(argument) for argument in arguments])
-        except SystemExit as end:
-            code = end.code
-        return code, *capfd.readouterr()
-
-    return run
-
-
-@pytest.fixture
-def fail(call):
-    """Run a command that a user can mend; its message."""
-
-    def run(*arguments):
-        code, _, err = call(*arguments)
-        assert code in (1, 2)
-        assert err.startswith("Error: ")
-        return err.removeprefix("Error: ")
-
-    return run
 
 
 @pytest.fixture
