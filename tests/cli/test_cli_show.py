@@ -80,7 +80,7 @@ def test_the_instruments_are_those_that_training_noted(digits_run, wide):
         "P_i": "8",
         "space": "4×4",
         "parameters": "64",
-        "ν": "0.1",
+        "ν": "0.01",
         "KL": f"{last['kl']:.2f}",
         "explained": f"{last['explained']:.1%}",
         "spread": f"{last['spread']:.2g}",
