@@ -6,6 +6,7 @@ import torch
 
 import convdkm as dkm
 import oracle
+from convdkm.layers.inducing import mixed, mixed_whitened
 from oracle.adapter import array
 from oracle.cases import generator_of, normal, random_gram
 
@@ -139,6 +140,16 @@ def test_too_few_patches_for_the_inducing_points():
     gram = random_gram(generator_of("few"), 4, 1, (2, 2))
     with pytest.raises(dkm.InvalidInputError, match="only 4 patches"):
         dkm.Conv(4, 5, 3, mixing="patches").initialise(gram)
+
+
+@pytest.mark.parametrize("side", [1, 3])
+@pytest.mark.parametrize("function", [mixed, mixed_whitened])
+def test_gradients_of_weights_lie_in_memory_as_they_do(function, side):
+    # Else DistributedDataParallel copies, and warns.
+    weight = torch.randn(4, 3, side, side, requires_grad=True)
+    found = function(weight, torch.eye(3))
+    sum(each.sum() for each in ([found] if torch.is_tensor(found) else found)).backward()
+    assert weight.grad.stride() == weight.stride()
 
 
 def test_mix_starts_at_the_identity_on_request():

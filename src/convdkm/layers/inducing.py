@@ -69,10 +69,19 @@ class _Mixed(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         placed, half = ctx.saved_tensors
         grad = (grad + grad.T).mul_(0.5 / placed.shape[1])
-        by_weight = (2 * grad @ half.flatten(1)).reshape(placed.shape).mT.reshape(ctx.shape)
+        by_weight = _like_weights((2 * grad @ half.flatten(1)).reshape(placed.shape), ctx.shape)
         width = placed.shape[2]
         pushed = (grad @ placed.flatten(1)).reshape(-1, width)
         return by_weight, placed.reshape(-1, width).T @ pushed
+
+
+def _like_weights(placed: Tensor, shape: torch.Size) -> Tensor:
+    """From ``(Q, S, P)`` to ``(Q, P, *places)``.
+
+    A single place, too, gets the strides of a new tensor: gradients are expected to have those of
+    their parameters when several processes train.
+    """
+    return placed.mT.flatten(1).view(shape)
 
 
 class WhitenedMixing(NamedTuple):
@@ -129,7 +138,7 @@ class _MixedWhitened(torch.autograd.Function):
             width = placed.shape[2]
             by_inverse = placed.reshape(-1, width).T @ given.reshape(-1, width)
             by_ii = gradient_of_factorised(factor, inverse, None, by_inverse)
-        return by_placed.mT.reshape(ctx.shape), by_ii, None
+        return _like_weights(by_placed, ctx.shape), by_ii, None
 
 
 def cast_product(
