@@ -84,6 +84,7 @@ def main() -> None:
                     colour, line = next(looks)
                     draw(panel, seeds, along, name, color=colour, ls=line, lw=1.2, label=kind)
             panels[0].set_ylabel(label)
+            panels[0].xaxis.get_major_locator().set_params(integer=True)
         axes[1][0].set_xlabel("Epochs")
         axes[1][1].set_xlabel("Minutes of training")
         explain(made, axes, 3)
