@@ -34,8 +34,8 @@ def test_each_thread_has_one_core_and_no_gradients(cores):
         return threading.get_ident(), torch.get_num_threads(), torch.is_grad_enabled()
 
     found = [result for _, result in in_threads(work, range(2), 2)]
-    assert len({ident for ident, _, _ in found}) == 2
-    assert {rest for _, *rest in map(tuple, found) for rest in [tuple(rest)]} == {(1, False)}
+    assert len({each[0] for each in found}) == 2
+    assert {each[1:] for each in found} == {(1, False)}
 
 
 def test_an_error_stops_the_rest(cores):
