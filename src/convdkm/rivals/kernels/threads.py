@@ -9,13 +9,13 @@ from typing import TypeVar
 
 import torch
 
-Job = TypeVar("Job")
+Given = TypeVar("Given")
 Result = TypeVar("Result")
 
 
 def in_threads(
-    work: Callable[[Job], Result], jobs: Iterable[Job], count: int
-) -> Iterator[tuple[Job, Result]]:
+    work: Callable[[Given], Result], jobs: Iterable[Given], count: int
+) -> Iterator[tuple[Given, Result]]:
     """Every job with its result, in order.
 
     The operations of a job are too small to be shared by cores; whole jobs are not.
@@ -33,7 +33,7 @@ def in_threads(
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
     try:
-        waiting: deque[tuple[Job, Future[Result]]] = deque()
+        waiting: deque[tuple[Given, Future[Result]]] = deque()
         for job in jobs:
             waiting.append((job, pool.submit(_without_gradients, work, job)))
             if len(waiting) > 2 * count:
@@ -47,6 +47,6 @@ def in_threads(
 
 
 @torch.no_grad()
-def _without_gradients(work: Callable[[Job], Result], job: Job) -> Result:
+def _without_gradients(work: Callable[[Given], Result], job: Given) -> Result:
     """Whether gradients are kept is each thread's own affair."""
     return work(job)
