@@ -25,6 +25,8 @@ PLAIN_DEPTH, FLAT_DEPTH, BLOCKS = 4, 6, 2
 """Convolutions of the plain kernels, of the one without pooling, and blocks of the residual one."""
 STEPS = 1000
 """What learns by steps makes as many at least, where there is time for them."""
+NATIVE_SIDE = 28
+"""Of the smallest images that the crops of presets are made for, but for sets of small images."""
 EXTRAS = {"gp": "gpytorch"}
 """The package that tells whether an extra is installed."""
 
@@ -61,8 +63,13 @@ class Setting:
 
     @property
     def augmentation(self) -> dict[str, Any]:
-        """Crops and flips, as options of a method."""
-        return {"crop": self.config.data.crop, "flip": self.flip}
+        """Crops and flips, as options of a method.
+
+        Crops of a preset are meant for images of :data:`NATIVE_SIDE` pixels; smaller ones move in
+        proportion.
+        """
+        crop = round(self.config.data.crop * min(1.0, self.side / NATIVE_SIDE))
+        return {"crop": crop, "flip": self.flip}
 
 
 @dataclass(frozen=True)
@@ -172,6 +179,7 @@ def _of_preset(setting: Setting) -> dict[str, Any]:
         "dataset": setting.dataset,
         "seed": setting.seed,
         "device": "cpu",
+        **setting.augmentation,
     }
 
 

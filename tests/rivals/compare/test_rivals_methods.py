@@ -42,9 +42,22 @@ def test_mirror_images_only_where_they_are_of_the_same_class(dataset, flip):
     assert made["myrtle10-tuned"].augment_flips is flip
     for name in ("dkm", "cnn", "conv-gp", "conv-dgp", "ckn-supervised"):
         assert made[name].config.data.flip is flip
-        assert made[name].config.data.crop == setting.config.data.crop
+        assert made[name].config.data.crop == setting.augmentation["crop"]
     for each in METHODS:
         assert ("without flips" in each.title(flip=flip)) is (each.flips and not flip)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "side", "crop"),
+    [("cifar10", s, c) for s, c in ((32, 4), (28, 4), (16, 2), (8, 1), (2, 0))]
+    + [("mnist", s, c) for s, c in ((28, 2), (14, 1), (8, 1), (4, 0))]
+    + [("digits", 8, 0), ("/a/folder", 224, 4)],
+)
+def test_images_made_smaller_are_cropped_in_proportion(dataset, side, crop):
+    setting = Setting(dataset, side=side)
+    assert setting.augmentation["crop"] == crop
+    for name in ("dkm", "inducing-nngp", "cnn", "conv-gp", "conv-dgp", "ckn-supervised"):
+        assert method(name).build(setting).config.data.crop == crop
 
 
 @pytest.mark.parametrize(("side", "size"), [(32, 9), (28, 7), (8, 3), (4, 1)])
