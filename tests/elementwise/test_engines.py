@@ -28,14 +28,15 @@ def the_compiled_engine():
     return made
 
 
-def blocks(dtype, *, count=3, points=5, side=4, seed=0):
+def blocks(dtype, *, count=3, points=5, side=4, seed=0, collinear=True):
     """``it``, the diagonal of ``ii`` and ``tt`` of features, with degenerate pixels among them."""
     generator = torch.Generator().manual_seed(seed)
     inducing = torch.randn(points, 7, generator=generator, dtype=torch.float64)
     pixels = torch.randn(count, side, side, 7, generator=generator, dtype=torch.float64)
     pixels[0, 0, 0] = 0
-    pixels[0, 0, 1] = inducing[0]
-    pixels[0, 0, 2] = -2 * inducing[1]
+    if collinear:
+        pixels[0, 0, 1] = inducing[0]
+        pixels[0, 0, 2] = -2 * inducing[1]
     it = torch.einsum("pm,nhwm->nphw", inducing, pixels) / 7
     ii, tt = inducing.square().mean(1), pixels.square().mean(-1)
     return [maps.channels_last(it).to(dtype), ii.to(dtype), tt.to(dtype)]
@@ -48,10 +49,11 @@ def gradients(result, inputs):
     return torch.autograd.grad((result * weights).sum(), inputs)
 
 
-def require_close(actual, expected, dtype):
+def require_close(actual, expected, dtype, *, loosely=False):
+    tolerance = torch.finfo(dtype).eps ** 0.5 if loosely else CLOSE[dtype] * 10
     for one, other in zip(actual, expected, strict=True):
         scale = float(other.detach().abs().max()) or 1.0
-        assert float((one - other).detach().abs().max()) < CLOSE[dtype] * scale * 10
+        assert float((one - other).detach().abs().max()) < tolerance * scale
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -61,9 +63,11 @@ def test_kernel_and_convolution_are_the_two_one_by_one(dtype, stride, with_offse
     check_kernel_and_convolution(PIECEWISE, dtype, stride, with_offset)
 
 
-def check_kernel_and_convolution(each_engine, dtype, stride, with_offset):
+def check_kernel_and_convolution(
+    each_engine, dtype, stride, with_offset, *, collinear=True, loosely=False
+):
     window = Window.of(3, stride, "same", 1, 2)
-    it, ii, tt = (block.requires_grad_() for block in blocks(dtype))
+    it, ii, tt = (block.requires_grad_() for block in blocks(dtype, collinear=collinear))
     weight = torch.randn(6, 5, 3, 3, generator=torch.Generator().manual_seed(1), dtype=dtype)
     weight.requires_grad_()
     slope, offset = (
@@ -81,7 +85,8 @@ def check_kernel_and_convolution(each_engine, dtype, stride, with_offset):
     apart = window.convolve(kernel, weight)
 
     require_close([together], [apart], dtype)
-    require_close(gradients(together, inputs), gradients(apart, inputs), dtype)
+    found, expected = gradients(together, inputs), gradients(apart, inputs)
+    require_close(found, expected, dtype, loosely=loosely)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -177,8 +182,11 @@ def test_the_predicted_blocks_are_their_formula(dtype, shifted, number, orthogon
 
 def test_the_compiled_engine_does_the_same():
     made = the_compiled_engine()
-    check_kernel_and_convolution(made, torch.float32, 1, True)
-    check_kernel_and_convolution(made, torch.float32, 2, False)
+    check_kernel_and_convolution(made, torch.float64, 1, True)
+    check_kernel_and_convolution(made, torch.float32, 1, True, collinear=False)
+    check_kernel_and_convolution(made, torch.float32, 2, False, collinear=False)
+    # An angle of zero or π is known to the root of the rounding, and engines round differently.
+    check_kernel_and_convolution(made, torch.float32, 2, False, loosely=True)
     check_gaussian_and_convolution(made, torch.float32, 3.0)
     check_polynomial_and_convolution(made, torch.float32, (0.25, 0.75))
     for orthogonal in (True, False):
@@ -249,11 +257,23 @@ def test_pieces_make_no_difference(monkeypatch):
     require_close(results(), whole, torch.float64)
 
 
-def test_a_polynomial_stands_for_the_angle():
-    sine = torch.linspace(0, 1, 1001)
-    for cross in (sine.flip(0), -sine.flip(0), torch.zeros_like(sine)):
-        expected = torch.atan2(cross.double(), sine.double())
-        assert float((compiled._angle(sine, cross) - expected).abs().max()) < 3e-7
+def test_polynomials_stand_for_angle_and_kernel():
+    cosine, one = torch.linspace(-1, 1, 2001), compiled.Roots.of(torch.ones(()))
+    wide = cosine.double()
+    angle, sine = wide.arccos(), (1 - wide.square()).sqrt()
+    kernel = sine + (math.pi - angle) * wide
+    found = compiled._sine_and_supplement(cosine, one, one)
+    assert float((found[0] - sine)[1:-1].abs().max()) < 4e-6
+    assert float((found[1] - (math.pi - angle))[1:-1].abs().max()) < 4e-6
+    value = compiled._relu(cosine, one, one, torch.zeros(()))
+    assert float((value - kernel).abs().max()) < 6e-7
+
+
+def test_roots_of_no_variance_give_nothing():
+    roots = compiled.Roots.of(torch.tensor([4.0, 0.0]))
+    assert roots.root.tolist() == [2.0, 0.0]
+    assert roots.inverse.tolist() == [0.5, 0.0]
+    assert roots.by_variances(torch.tensor([8.0, 3.0])).tolist() == [1.0, 0.0]
 
 
 def test_without_a_compiler_torchs_operations_are_used(monkeypatch, caplog):

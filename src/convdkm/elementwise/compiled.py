@@ -6,11 +6,12 @@ import functools
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from convdkm.elementwise.arccosine import ANGLE, evaluated, kernel_coefficients, lacking
 from convdkm.elementwise.engine import (
     BlockGradient,
     DiagonalGradient,
@@ -20,95 +21,92 @@ from convdkm.elementwise.engine import (
     series,
 )
 from convdkm.maps import summed_products
-from convdkm.numerics import safe_divide
 
 _LOG = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
 
-_ARCTAN = (
-    0.999999984,
-    -0.333330668,
-    0.199924836,
-    -0.142025705,
-    0.106367541,
-    -0.0749544544,
-    0.0425876074,
-    -0.0160050305,
-    0.0028340643,
-)
-"""Coefficients in z² of arctan(z)/z on [0, 1]; the error of arctan is below 1.2e-8."""
+
+class Roots(NamedTuple):
+    """Of the variances of one side: their inverse roots, zero where they are zero, and roots.
+
+    Worked out before a compiled function is called: inside, a pixel's would be worked out anew for
+    every number of its row.
+    """
+
+    inverse: Tensor
+    root: Tensor
+
+    @classmethod
+    def of(cls, variances: Tensor) -> Roots:
+        """Of variances."""
+        root = variances.sqrt()
+        return cls(root.reciprocal().masked_fill_(root == 0, 0), root)
+
+    def by_variances(self, sums: Tensor) -> Tensor:
+        """What is summed up for each variance, over twice the variance; zero where it is zero."""
+        return 0.5 * sums * self.inverse * self.inverse
 
 
-def _angle(sine: Tensor, cross: Tensor) -> Tensor:
-    """arctan(cross / sine) for a sine that is not negative, between −π/2 and π/2."""
-    if sine.dtype == torch.float64:
-        return torch.atan2(cross, sine)
-    size = cross.abs()
-    ratio = torch.minimum(size, sine) / torch.maximum(size, sine).clamp(min=1e-30)
-    square = ratio * ratio
-    series = torch.full_like(square, _ARCTAN[-1])
-    for coefficient in _ARCTAN[-2::-1]:
-        series = series * square + coefficient
-    angle = series * ratio
-    angle = torch.where(size > sine, math.pi / 2 - angle, angle)
-    return torch.where(cross < 0, -angle, angle)
+def _relu(cross: Tensor, inducing: Roots, own: Roots, offset: Tensor) -> Tensor:
+    u = lacking(cross * inducing.inverse * own.inverse)
+    series = evaluated(kernel_coefficients(cross.dtype), u)
+    curved = inducing.root * own.root * (u * u.sqrt() * series)
+    return math.pi * (cross.clamp(min=0) + curved) + offset
 
 
-def _sine_and_supplement(cross: Tensor, inducing: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-    sine = (own * inducing - cross * cross).clamp(min=0).sqrt()
-    return sine, _angle(sine, cross) + math.pi / 2
-
-
-def _relu(cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor) -> Tensor:
-    sine, supplement = _sine_and_supplement(cross, inducing, own)
-    return sine + supplement * cross + offset
+def _sine_and_supplement(cross: Tensor, inducing: Roots, own: Roots) -> tuple[Tensor, Tensor]:
+    """s and π − θ."""
+    if cross.dtype == torch.float64:
+        norm = inducing.root * own.root
+        sine = ((norm - cross) * (norm + cross)).clamp(min=0).sqrt()
+        return sine, torch.atan2(cross, sine) + math.pi / 2
+    cosine = cross * inducing.inverse * own.inverse
+    u = lacking(cosine)
+    root = u.sqrt()
+    angle = root * evaluated(ANGLE, u)
+    sine = inducing.root * own.root * root * (2 - u).sqrt()
+    return sine, torch.where(cosine < 0, angle, math.pi - angle)
 
 
 def _relu_gradient(
-    grad: Tensor, cross: Tensor, inducing: Tensor, own: Tensor
+    grad: Tensor, cross: Tensor, inducing: Roots, own: Roots
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     sine, supplement = _sine_and_supplement(cross, inducing, own)
     weighted = grad * sine
-    by_own = torch.where(own == 0, 0, 0.5 * weighted.sum(1, keepdim=True) / own)
-    return grad * supplement, weighted, by_own, grad.sum(1)
+    return grad * supplement, weighted, own.by_variances(weighted.sum(1, keepdim=True)), grad.sum(1)
 
 
-def _inverse_root(value: Tensor) -> Tensor:
-    return torch.where(value > 0, value.clamp(min=1e-30).rsqrt(), 0)
-
-
-def _gaussian(cross: Tensor, inducing: Tensor, own: Tensor, gamma: Tensor) -> Tensor:
-    cosine = cross * _inverse_root(inducing) * _inverse_root(own)
-    return (gamma * (cosine - 1)).clamp(max=0).exp() * inducing.sqrt() * own.sqrt()
+def _gaussian(cross: Tensor, inducing: Roots, own: Roots, gamma: Tensor) -> Tensor:
+    cosine = cross * inducing.inverse * own.inverse
+    return (gamma * (cosine - 1)).clamp(max=0).exp() * inducing.root * own.root
 
 
 def _gaussian_gradient(  # noqa: PLR0917
-    grad: Tensor, value: Tensor, cross: Tensor, inducing: Tensor, own: Tensor, gamma: Tensor
+    grad: Tensor, value: Tensor, cross: Tensor, inducing: Roots, own: Roots, gamma: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     product = grad * value
-    by_cross = gamma * product * _inverse_root(inducing) * _inverse_root(own)
+    by_cross = gamma * product * inducing.inverse * own.inverse
     weighted = product - by_cross * cross
-    by_own = torch.where(own == 0, 0, 0.5 * weighted.sum(1, keepdim=True) / own)
-    return by_cross, weighted, by_own
+    return by_cross, weighted, own.by_variances(weighted.sum(1, keepdim=True))
 
 
-def _polynomial(cross: Tensor, inducing: Tensor, own: Tensor, weights: tuple[float, ...]) -> Tensor:
-    return cross * series(cross * _inverse_root(inducing) * _inverse_root(own), weights)
+def _polynomial(cross: Tensor, inducing: Roots, own: Roots, weights: tuple[float, ...]) -> Tensor:
+    return cross * series(cross * inducing.inverse * own.inverse, weights)
 
 
 def _polynomial_gradient(  # noqa: PLR0917
     grad: Tensor,
     cross: Tensor,
-    inducing: Tensor,
-    own: Tensor,
+    inducing: Roots,
+    own: Roots,
     weights: tuple[float, ...],
     slopes: tuple[float, ...],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    cosine = cross * _inverse_root(inducing) * _inverse_root(own)
+    cosine = cross * inducing.inverse * own.inverse
     slope = series(cosine, slopes) * cosine
     weighted = -grad * cross * slope
-    by_own = torch.where(own == 0, 0, 0.5 * weighted.sum(1, keepdim=True) / own)
-    return grad * (series(cosine, weights) + slope), weighted, by_own
+    by_cross = grad * (series(cosine, weights) + slope)
+    return by_cross, weighted, own.by_variances(weighted.sum(1, keepdim=True))
 
 
 def _variance(rows: Tensor, inner: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,10 +142,11 @@ def compiled_for_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile for any number of rows; once more for every P, whose loops are worth unrolling."""
     fast = torch.compile(function, options={"cpp.dynamic_threads": True})
 
-    def call(*given: Tensor | tuple[float, ...] | None) -> Any:
+    def call(*given: Tensor | Roots | tuple[float, ...] | None) -> Any:
         alone = [each.detach() if isinstance(each, Tensor) else each for each in given]
         tensors = [each for each in alone if isinstance(each, Tensor)]
         rows = tensors[0].shape[0]
+        tensors += [root for each in alone if isinstance(each, Roots) for root in each]
         for tensor in tensors:
             if rows > 1 and tensor.ndim and tensor.shape[0] == rows:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
@@ -164,9 +163,9 @@ class Compiled:
             compiled_for_rows(_relu),
             compiled_for_rows(_relu_gradient),
         )
-        self.gaussian = compiled_for_rows(_gaussian)
+        self._gaussian = compiled_for_rows(_gaussian)
         self._gaussian_gradient = compiled_for_rows(_gaussian_gradient)
-        self.polynomial = compiled_for_rows(_polynomial)
+        self._polynomial = compiled_for_rows(_polynomial)
         self._polynomial_gradient = compiled_for_rows(_polynomial_gradient)
         self._variance = compiled_for_rows(_variance)
         self._variance_gradient = compiled_for_rows(_variance_gradient)
@@ -175,22 +174,32 @@ class Compiled:
 
     def relu(self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None) -> Tensor:
         offset = cross.new_zeros(()) if offset is None else offset
-        result: Tensor = self._relu(cross, inducing, own, offset)
+        result: Tensor = self._relu(cross, Roots.of(inducing), Roots.of(own), offset)
         return result
 
     def relu_gradient(
         self, grad: Tensor, cross: Tensor, inducing: Tensor, own: Tensor
     ) -> ReluGradient:
-        by_cross, weighted, by_own, sums = self._relu_gradient(grad, cross, inducing, own)
-        return ReluGradient(
-            by_cross, safe_divide(0.5 * weighted.sum(0), inducing), by_own, sums.sum()
-        )
+        points = Roots.of(inducing)
+        by_cross, weighted, by_own, sums = self._relu_gradient(grad, cross, points, Roots.of(own))
+        return ReluGradient(by_cross, points.by_variances(weighted.sum(0)), by_own, sums.sum())
+
+    def gaussian(self, cross: Tensor, inducing: Tensor, own: Tensor, gamma: Tensor) -> Tensor:
+        result: Tensor = self._gaussian(cross, Roots.of(inducing), Roots.of(own), gamma)
+        return result
 
     def gaussian_gradient(
         self, grad: Tensor, value: Tensor, blocks: tuple[Tensor, Tensor, Tensor], gamma: Tensor
     ) -> BlockGradient:
-        by_cross, weighted, by_own = self._gaussian_gradient(grad, value, *blocks, gamma)
-        return BlockGradient(by_cross, safe_divide(0.5 * weighted.sum(0), blocks[1]), by_own)
+        cross, points, own = blocks[0], Roots.of(blocks[1]), Roots.of(blocks[2])
+        by_cross, weighted, by_own = self._gaussian_gradient(grad, value, cross, points, own, gamma)
+        return BlockGradient(by_cross, points.by_variances(weighted.sum(0)), by_own)
+
+    def polynomial(
+        self, cross: Tensor, inducing: Tensor, own: Tensor, weights: tuple[float, ...]
+    ) -> Tensor:
+        result: Tensor = self._polynomial(cross, Roots.of(inducing), Roots.of(own), weights)
+        return result
 
     def polynomial_gradient(
         self,
@@ -198,8 +207,9 @@ class Compiled:
         blocks: tuple[Tensor, Tensor, Tensor],
         both: tuple[tuple[float, ...], tuple[float, ...]],
     ) -> BlockGradient:
-        by_cross, weighted, by_own = self._polynomial_gradient(grad, *blocks, *both)
-        return BlockGradient(by_cross, safe_divide(0.5 * weighted.sum(0), blocks[1]), by_own)
+        cross, points, own = blocks[0], Roots.of(blocks[1]), Roots.of(blocks[2])
+        by_cross, weighted, by_own = self._polynomial_gradient(grad, cross, points, own, *both)
+        return BlockGradient(by_cross, points.by_variances(weighted.sum(0)), by_own)
 
     def variance(
         self, rows: Tensor, own: Tensor, spread: Tensor, shift: Tensor | None

@@ -1,15 +1,4 @@
-r"""The elementwise functions of folded machines: constant parameters, no derivatives.
-
-With the cosine :math:`x = c/h`, :math:`h = \sqrt{ab}`, the arc-cosine kernel of order 1 is
-
-.. math::
-    k_1 = h\left(\max(x, 0) + u^{3/2} r(u)\right), \qquad u = 1 - |x|, \qquad
-    \pi u^{3/2} r(u) = \sqrt{u(2-u)} - 2(1-u)\arcsin\sqrt{u/2},
-
-with a function r that is smooth where it is needed: its nearest singularity is at u = 2, so that
-a short polynomial takes the place of the angle, as precise as the numbers themselves. The slope in
-x is finite, so that the rounding of x does no harm.
-"""
+r"""The elementwise functions of folded machines: constant parameters, no derivatives."""
 
 from __future__ import annotations
 
@@ -20,53 +9,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from convdkm.elementwise.arccosine import evaluated, kernel_coefficients, lacking
 from convdkm.elementwise.compiled import compiled_engine, compiled_for_rows
 from convdkm.maps import pieces
-
-_SINGLE = (
-    0.00016558550229587562,
-    -1.0112491988163717e-05,
-    0.0006537140814849389,
-    0.0023878848222679814,
-    0.01500735753322431,
-    0.3001054096005962,
-)
-"""r, highest power first; the error of u^(3/2) r(u) is below 5e-8."""
-
-_DOUBLE = (
-    1.649376186704804e-07,
-    -1.0320320210270318e-06,
-    3.122797236559908e-06,
-    -5.7194460595988465e-06,
-    7.229972599882493e-06,
-    -6.260420548328054e-06,
-    4.471610999228698e-06,
-    -1.1711648904343405e-06,
-    2.840347225937841e-06,
-    5.597039148010689e-06,
-    1.6307253182092548e-05,
-    4.841407302919641e-05,
-    0.00015541717475577531,
-    0.0005582318249220994,
-    0.002411561561610428,
-    0.015005271935946796,
-    0.3001054387190354,
-)
-"""The same for float64; the error is below 2e-17. Both by interpolation at Chebyshev's nodes."""
-
 
 PIECE = 1 << 16
 """Numbers in a piece of a map: the dozen passes of :func:`relu_rows` stay in a core's own cache."""
 
 
-def _coefficients(dtype: torch.dtype) -> tuple[float, ...]:
-    return _DOUBLE if dtype == torch.float64 else _SINGLE
-
-
 @cache
 def _constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
     """One, and r, as tensors."""
-    numbers = (1.0, *_coefficients(dtype))
+    numbers = (1.0, *kernel_coefficients(dtype))
     return tuple(torch.tensor(value, dtype=dtype, device=device) for value in numbers)
 
 
@@ -84,15 +38,18 @@ def relu(cross: Tensor, inverse: Tensor | None, own: Tensor, offset: Tensor | No
         own: b.
         offset: to be added.
     """
-    x = cross * inverse_root(own)
+    return _relu_by_roots(cross, inverse, inverse_root(own), own.sqrt(), offset)
+
+
+def _relu_by_roots(
+    cross: Tensor, inverse: Tensor | None, reciprocal: Tensor, root: Tensor, offset: Tensor | None
+) -> Tensor:
+    x = cross * reciprocal
     if inverse is not None:
         x = x * inverse
-    u = (1 - x.abs()).clamp(min=0)
-    first, *others = _coefficients(cross.dtype)
-    series = torch.full_like(u, first)
-    for coefficient in others:
-        series = series * u + coefficient
-    value = (x.clamp(min=0) + u * u.sqrt() * series) * own.sqrt()
+    u = lacking(x)
+    series = evaluated(kernel_coefficients(cross.dtype), u)
+    value = (x.clamp(min=0) + u * u.sqrt() * series) * root
     return value if offset is None else value + offset
 
 
@@ -168,4 +125,13 @@ def functions(*, compiled: bool) -> Functions:
 def _compiled() -> Functions | None:
     if compiled_engine() is None:
         return None
-    return Functions(compiled_for_rows(relu), compiled_for_rows(variance))
+    fast = compiled_for_rows(_relu_by_roots)
+
+    def relu_of_rows(
+        rows: Tensor, inverse: Tensor | None, own: Tensor, offset: Tensor | None
+    ) -> Tensor:
+        # Compiled along, these roots would be worked out anew for every number of a row.
+        result: Tensor = fast(rows, inverse, inverse_root(own), own.sqrt(), offset)
+        return result
+
+    return Functions(relu_of_rows, compiled_for_rows(variance))
