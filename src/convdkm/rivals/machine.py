@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -174,9 +174,21 @@ class Machine(Rival):
 class InducingNNGP(Machine):
     """The same machine at ν = ∞: every Gram is its kernel, G = K, and no representation is learned.
 
-    What is left to learn are the inducing inputs, the mixing weights of convolutions, the scales of
-    normalisation and the head: a sparse NNGP with a categorical likelihood.
+    What is left to learn are the inducing inputs, the mixing weights of convolutions and the head:
+    a sparse NNGP with a categorical likelihood.
+
+    Unless an option says otherwise, two settings are not the preset's. The kernel is the paper's,
+    the arc-cosine: kernels whose nonlinearity makes up for learned Grams, such as that of ``fast``,
+    leave nothing of a correlation after a few layers without. And normalisations have no scales to
+    learn: while the head knows little, its variance costs likelihood, so that scales shrink until
+    all functions are zero, from where nothing is learned any more.
     """
+
+    USUAL: ClassVar[dict[str, Any]] = {
+        "kernel": "arc-cosine",
+        "inducing_scale": "none",
+        "data_scale": "none",
+    }
 
     def __init__(self, preset: str = "quick", dataset: str = "images", **options: Any) -> None:
         if options.get("nu", math.inf) != math.inf:
@@ -184,7 +196,7 @@ class InducingNNGP(Machine):
                 f"the inducing NNGP has nu = inf, got {options['nu']!r}; the machine for a finite"
                 " one is Machine"
             )
-        super().__init__(preset, dataset, **{**options, "nu": math.inf})
+        super().__init__(preset, dataset, **{**self.USUAL, **options, "nu": math.inf})
 
 
 class _Teller(Sink):

@@ -183,10 +183,14 @@ def _of_preset(setting: Setting) -> dict[str, Any]:
     }
 
 
-def _machine(setting: Setting) -> Rival:
+def _machine(setting: Setting, **options: Any) -> Rival:
     from convdkm.rivals.machine import Machine
 
-    return _enough(Machine(**_of_preset(setting)), setting)
+    return _enough(Machine(**{**_of_preset(setting), **options}), setting)
+
+
+def _cautious(setting: Setting) -> Rival:
+    return _machine(setting, nu=1.0)
 
 
 def _inducing(setting: Setting) -> Rival:
@@ -239,6 +243,13 @@ METHODS = (
         "machines",
         _machine,
         rows=("dkm",),
+    ),
+    Method(
+        "dkm-nu1",
+        "Deep kernel machine, ν = 1",
+        "the same machine at ν = 1, which learns more cautiously from few images",
+        "machines",
+        _cautious,
     ),
     Method(
         "inducing-nngp",

@@ -1,5 +1,6 @@
 """The methods by name: what they stand for, what they need, and how they are made."""
 
+import math
 import subprocess
 import sys
 
@@ -10,6 +11,9 @@ from convdkm.experiments.specification import category
 from convdkm.rivals.methods import GROUPS, METHODS, NAMES, QUICK, STEPS, Setting, chosen, method
 
 KERNELS = [each.name for each in METHODS if each.group == "kernels"]
+
+
+MACHINES = ("dkm", "dkm-nu1", "inducing-nngp")
 
 
 def test_every_row_of_table_3_has_its_method():
@@ -26,7 +30,7 @@ def test_every_method_can_be_made(name, dataset, tmp_path):
     assert seed == 3
     if name in KERNELS:
         assert rival.folder == tmp_path
-    if name in ("dkm", "inducing-nngp", "cnn"):
+    if name in ("dkm", "dkm-nu1", "inducing-nngp", "cnn"):
         assert config.training.device == "cpu"
 
 
@@ -47,6 +51,15 @@ def test_mirror_images_only_where_they_are_of_the_same_class(dataset, flip):
         assert ("without flips" in each.title(flip=flip)) is (each.flips and not flip)
 
 
+def test_machines_differ_in_nu_and_the_inducing_nngp_in_what_shrinks_without_learned_grams():
+    made = {name: method(name).build(Setting("cifar10")).config.model for name in MACHINES}
+    assert [made[name].nu for name in MACHINES] == [0.01, 1.0, math.inf]
+    assert made["dkm-nu1"].model_copy(update={"nu": 0.01}) == made["dkm"]
+    usual = {"kernel": "arc-cosine", "inducing_scale": "none", "data_scale": "none"}
+    changed = made["dkm"].model_copy(update={**usual, "nu": math.inf})
+    assert made["inducing-nngp"] == changed
+
+
 @pytest.mark.parametrize(
     ("dataset", "side", "crop"),
     [("cifar10", s, c) for s, c in ((32, 4), (28, 4), (16, 2), (8, 1), (2, 0))]
@@ -56,7 +69,7 @@ def test_mirror_images_only_where_they_are_of_the_same_class(dataset, flip):
 def test_images_made_smaller_are_cropped_in_proportion(dataset, side, crop):
     setting = Setting(dataset, side=side)
     assert setting.augmentation["crop"] == crop
-    for name in ("dkm", "inducing-nngp", "cnn", "conv-gp", "conv-dgp", "ckn-supervised"):
+    for name in ("dkm", "dkm-nu1", "inducing-nngp", "cnn", "conv-gp", "conv-dgp", "ckn-supervised"):
         assert method(name).build(setting).config.data.crop == crop
 
 
@@ -92,7 +105,7 @@ def test_an_unknown_method_suggests_the_nearest():
 def test_groups_stand_for_their_methods_each_once_and_in_order():
     assert chosen(None) == QUICK
     assert chosen(["all"]) == NAMES
-    assert chosen(["cnn", "machines", "dkm"]) == ("dkm", "inducing-nngp", "cnn")
+    assert chosen(["cnn", "machines", "dkm"]) == ("dkm", "dkm-nu1", "inducing-nngp", "cnn")
     assert set(chosen(["kernels"])) == set(KERNELS)
     parts = [GROUPS[each] for each in ("machines", "networks", "kernels", "processes")]
     assert sorted(name for part in parts for name in part) == sorted(NAMES)

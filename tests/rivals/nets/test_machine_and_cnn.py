@@ -94,6 +94,12 @@ def test_the_nngp_learns_no_gram(stripes):
     assert machine.parameters - nngp.parameters == sum(p.numel() for p in more)
 
 
+def test_an_option_goes_before_what_the_inducing_nngp_is_by_itself():
+    asked = InducingNNGP(**TINY, data_scale="batch", kernel="normalised-gaussian").config.model
+    assert (asked.kernel, asked.data_scale) == ("normalised-gaussian", "batch")
+    assert asked.inducing_scale == "none"
+
+
 def test_parameters_of_the_network_by_hand(stripes):
     (images, labels), _ = stripes
     cnn = CNN(**{**TINY, "inducing": [4], "epochs": 1}).fit(images, labels)
