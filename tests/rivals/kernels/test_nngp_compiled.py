@@ -35,7 +35,8 @@ def images():
 @pytest.fixture
 def pairs(monkeypatch):
     """Two right images at a time, so that these few are enough for a compiled function."""
-    monkeypatch.setattr(tiles, "SLAB", 2 * 8**3)
+    for name in ("SLAB", "JOINED_SLAB"):
+        monkeypatch.setattr(tiles, name, 2 * 8**3)
 
 
 def needs_a_compiler():
@@ -65,6 +66,25 @@ def test_compiled_kernels_are_the_same(architecture, dtype, images, monkeypatch)
     left, right = kernel.prepare(images[:3]), kernel.prepare(images[:6])
     monkeypatch.setattr(stream, "_activated", lambda *_: pytest.fail("that was not compiled"))
     torch.testing.assert_close(kernel.block(left, right), ours[:, :6], **close)
+
+
+@pytest.mark.parametrize("count", [6, 7])
+def test_a_row_that_is_more_than_half_full_is_compiled_too(count, images, monkeypatch):
+    needs_a_compiler()
+    kernel = NNGPKernel(plain(2))
+    ours = kernel.matrix(images[:count])
+    monkeypatch.setattr(tiles, "JOINED_SLAB", 4 * 8**3)
+    assert kernel.compile().check(images).right == 4
+    left, whole = kernel.prepare(images[:count]), stream._activated
+    rest = []
+
+    def counted(slabs, *others):
+        rest.append(slabs)
+        return whole(slabs, *others)
+
+    monkeypatch.setattr(stream, "_activated", counted)
+    torch.testing.assert_close(kernel.block(left, None), ours, rtol=1e-6, atol=1e-7)
+    assert bool(rest) is (count == 6), "2 of 4 are too few, 3 are filled up"
 
 
 @pytest.mark.parametrize("size", [1, 3, 5])

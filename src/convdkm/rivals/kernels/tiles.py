@@ -16,8 +16,9 @@ from convdkm.rivals.kernels.profile import variance_maps
 from convdkm.rivals.kernels.source import Course, Features
 from convdkm.rivals.kernels.stream import Slabs, drawn_together, read_out, run, slab_bytes
 
-SLAB = 1 << 18
-"""Numbers in a slab: enough that calls cost little, few enough that slabs stay in cache."""
+SLAB, JOINED_SLAB = 1 << 18, 1 << 17
+"""Numbers in a slab: enough that calls cost little, few enough that slabs stay in cache. Compiled
+functions make fewer calls."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,11 @@ class Side:
 
     def part(self, which: slice) -> Side:
         """Some of the images."""
+        return Side(self.images[which], [own[which] for own in self.maps])
+
+    def padded(self, count: int) -> Side:
+        """So many images: the last one again and again after all of them."""
+        which = torch.arange(count).clamp(max=len(self) - 1)
         return Side(self.images[which], [own[which] for own in self.maps])
 
     def flipped(self) -> Side:
@@ -95,7 +101,8 @@ class Tiles:
         if self.apart:
             self.left = 1
             fits = (memory - 8 * vectors) // (vectors + streamed)
-            self.right = max(1, min(fits, SLAB // (width * height * width)))
+            slab = JOINED_SLAB if joined else SLAB
+            self.right = max(1, min(fits, slab // (width * height * width)))
         else:
             fits = min(memory // (4 * vectors), math.isqrt(memory // (2 * streamed)))
             self.left = self.right = max(1, min(fits, math.isqrt(SLAB // width)))
@@ -133,6 +140,11 @@ class Tiles:
             left: any number.
             right: no more than ``self.right`` for the budget to hold.
         """
+        count = len(right)
+        # A function is compiled for one size; a few images at the end of a row are done without.
+        joined = self.joined and self.apart and 2 * count > self.right
+        if joined and count < self.right:
+            right = right.padded(self.right)
         others = Features.of(self.architecture, right.images)
         kinds = self._kinds(Together)
         spreads = [Spread.right(*both) for both in zip(right.maps, kinds, strict=True)]
@@ -144,8 +156,6 @@ class Tiles:
                 rows.append(self._finished(slabs, _roots(some.maps, spreads, kinds)))
             return torch.cat(rows)
         values = torch.empty((len(left), len(right)), dtype=torch.float64)
-        # A function is compiled for one size; what is left at the end of a row is done without.
-        joined = self.joined and len(right) == self.right
         for part in _steps(len(left), 8):
             some = left.part(part)
             vectors = Features.of(self.architecture, some.images)
@@ -155,7 +165,7 @@ class Tiles:
                 values[part.start + index] = self._finished(
                     slabs, _roots(own, spreads, kinds), joined=joined
                 ).flatten()
-        return values
+        return values[:, :count]
 
     def matched(self, left: Side, right: Side) -> Tensor:
         """k of each left image with the right one of the same number, ``(N,)`` in float64."""
