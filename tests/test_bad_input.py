@@ -11,6 +11,7 @@ import convdkm as dkm
 from convdkm.errors import located
 from convdkm.likelihoods import quasi_random_nodes
 from convdkm.numerics import cholesky, pivoted_cholesky_order
+from convdkm.samples import check_samples
 from convdkm.testing import random_gram
 
 LABELS = torch.arange(8) % 3
@@ -86,6 +87,12 @@ BAD_IMAGES = {
 def test_bad_images(model, use, bad):
     inputs, parts = BAD_IMAGES[bad]
     assert_says(complaint(dkm.InvalidInputError, USES[use], model, inputs), *parts)
+
+
+def test_values_whose_sum_overflows_are_finite_all_the_same():
+    check_samples(torch.full((2, 3), 3e38), (3,))
+    with pytest.raises(dkm.InvalidInputError, match="2 input values are NaN or infinite"):
+        check_samples(torch.tensor([[math.inf, 1.0], [-math.inf, 1.0]]), (2,))
 
 
 def test_many_bad_samples_are_not_all_listed(model):

@@ -8,6 +8,7 @@ from convdkm.maps import (
     as_rows,
     channels_last,
     from_rows,
+    mean_squares,
     pieces,
     product_dtype,
     summed_products,
@@ -52,3 +53,14 @@ def test_products_summed_over_rows(count):
     left = torch.randn(count, 3, generator=generator, dtype=torch.float64)
     right = torch.randn(count, 5, generator=generator, dtype=torch.float64)
     torch.testing.assert_close(summed_products(left, right), left.T @ right)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("laid_out", [channels_last, torch.Tensor.contiguous])
+@pytest.mark.parametrize("shape", [(4, 3, 5, 6), (2, 1, 7), (3, 8, 2, 2, 2), (4, 5)])
+def test_mean_squares_in_either_layout(shape, laid_out, dtype):
+    maps = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    expected = maps.square().mean(1)
+    torch.testing.assert_close(mean_squares(laid_out(maps)), expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(mean_squares(laid_out(maps)), expected)

@@ -77,6 +77,17 @@ def product(rows: Tensor, matrix: Tensor, offset: Tensor | None = None) -> Tenso
         return F.linear(rows.to(dtype), matrix.to(dtype), offset).to(rows.dtype)
 
 
+def mean_squares(maps: Tensor) -> Tensor:
+    """The mean square of the numbers of each pixel, ``(N, *space)``."""
+    squares = maps.square()
+    last = squares.movedim(1, -1)
+    if not last.is_contiguous():
+        return squares.mean(1)
+    # A sum over few numbers side by side is slow where it is not a product.
+    with without_autocast(maps):
+        return last @ maps.new_full((maps.shape[1],), 1 / maps.shape[1])
+
+
 def summed_products(left: Tensor, right: Tensor) -> Tensor:
     """``leftᵀ · right`` for rows ``(rows, P)`` and ``(rows, Q)``: a sum over all pixels.
 

@@ -11,6 +11,7 @@ from convdkm.choices import Border
 from convdkm.folded.base import Blocks, Folded, convolved, known
 from convdkm.layers.conv import window_variance
 from convdkm.layers.window import Window
+from convdkm.maps import mean_squares
 from convdkm.numerics import explained
 from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
 
@@ -68,7 +69,7 @@ class FoldedPatches(Start):
         self.constants(weight=weight)
 
     def forward(self, images: Tensor) -> Blocks:
-        own = window_variance(self.window, images.square().mean(1), self.border)
+        own = window_variance(self.window, mean_squares(images), self.border)
         return convolved(self.window, images, self.weight), own
 
 

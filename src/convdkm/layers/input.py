@@ -15,6 +15,7 @@ from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype
 from convdkm.layers.conv import POOL_FACTOR, window_variance
 from convdkm.layers.window import Padding, Size, Window
+from convdkm.maps import mean_squares
 from convdkm.numerics import inverse_root, pivoted_cholesky_order
 from convdkm.samples import SampleShape, check_samples
 
@@ -143,7 +144,7 @@ class PatchInput(Input):
     def data(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         weight = self.inducing / (self.in_channels * self.window.count)
         it = self.window.convolve(inputs, weight.to(inputs.dtype))
-        return it, window_variance(self.window, inputs.square().mean(1), self.border)
+        return it, window_variance(self.window, mean_squares(inputs), self.border)
 
     def candidates(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
         places = math.prod(self.window.output_space(inputs.shape[2:]))
