@@ -45,7 +45,7 @@ def test_everything_is_on_the_page(everything):
     assert everything.name == "report.html"
     assert "Methods compared on CIFAR-10" in page.text
     assert "5 < 6 & more <b>memory</b>" in page.text
-    assert "1,000 training images: Not finished: 1 of 34 trials" in page.text
+    assert f"1,000 training images: Not finished: 1 of {2 * len(NAMES)} trials" in page.text
     assert "Cut short by the time limit: cnn (2 seeds)." in page.text
     assert "Novak et al. (2018)" in page.text
     assert "epoch 3 of 9: loss 2.0; stopped" in page.text

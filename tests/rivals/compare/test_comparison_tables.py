@@ -108,6 +108,17 @@ def test_one_seed_has_no_error(tmp_path):
     assert "One seed has no standard error" in markdown(table)
 
 
+def test_terms_say_how_large_images_are_and_with_what_seconds_were_taken(tmp_path):
+    scale = CIFAR.model_copy(update={"image_size": 16})
+    terms = tables_of(tmp_path, ("dkm",), scale=scale)[0].terms
+    assert "images made 16×16" in terms
+    assert terms[-1] == "time: at most 10 min a fit, on the CPU with 2 threads"
+    other = finished(0.5, environment={**ONE, "threads": 1})
+    terms = tables_of(tmp_path / "other", ("dkm",), results={("dkm", 1): other})[0].terms
+    assert not any("×" in term for term in terms)
+    assert terms[-1] == "time: at most 10 min a fit, on the CPU"
+
+
 def test_latex_is_balanced_and_escaped(tmp_path):
     (table,) = tables_of(tmp_path, ("dkm", "nngp-gap", "cnn"))
     text = latex(table)

@@ -144,10 +144,14 @@ class Comparison:
         counts = {each.test_images for each in self.results.values() if each.test_images}
         tested = " or ".join(f"{count:,}" for count in sorted(counts))
         yield f"Test images: {tested or 'none yet'}"
+        if scale.image_size is not None:
+            yield f"images made {scale.image_size}×{scale.image_size}"
         yield f"whitening: {scale.whitening}, fitted to the training images"
         yield f"preset: {scale.preset}"
         limit = "no limit" if scale.minutes is None else f"at most {scale.minutes:g} min a fit"
-        yield f"time: {limit}, on the CPU"
+        threads = {each.environment.get("threads") for each in self.results.values()} - {None}
+        where = f" with {counted(threads.pop(), 'thread')}" if len(threads) == 1 else ""
+        yield f"time: {limit}, on the CPU{where}"
 
     def _table(self, size: int) -> SizeTable:
         rows = [
