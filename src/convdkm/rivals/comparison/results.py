@@ -149,7 +149,8 @@ class Comparison:
         yield f"whitening: {scale.whitening}, fitted to the training images"
         yield f"preset: {scale.preset}"
         limit = "no limit" if scale.minutes is None else f"at most {scale.minutes:g} min a fit"
-        threads = {each.environment.get("threads") for each in self.results.values()} - {None}
+        environments = [each.environment for each in self.results.values()]
+        threads = {int(each["threads"]) for each in environments if "threads" in each}
         where = f" with {counted(threads.pop(), 'thread')}" if len(threads) == 1 else ""
         yield f"time: {limit}, on the CPU{where}"
 
