@@ -88,7 +88,7 @@ def test_an_inducing_patch_that_is_zero():
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_compiled_functions_are_taken_over():
     model, images = machine("centred")
-    predictor = model.folded().use_compiled()
+    predictor = model.folded().compile_elementwise()
     assert_close(predictor.predict(images), model.predict(images), 1e-5)
 
 

@@ -127,7 +127,7 @@ def compare(
             f" memory that is free; it ran with {batch}, and its figures are those times"
             f" {workload.batch // batch}"
         )
-    plain = ours(workload, model)
+    plain = ours(workload, model, compiled=compiled)
     contestants = {OURS: plain, TEXTBOOK: textbook(workload, model, batch)}
     floors = networks(workload)
 

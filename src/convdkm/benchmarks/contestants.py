@@ -129,14 +129,14 @@ def machine(
     return model
 
 
-def ours(workload: Workload, model: DeepKernelMachine) -> Contestant:
+def ours(workload: Workload, model: DeepKernelMachine, *, compiled: bool = False) -> Contestant:
     """The machine as a user runs it: float32 data path, fixed nodes, a folded predictor."""
     images, labels = workload.images(workload.batch), workload.labels(workload.batch)
 
     def loss() -> Tensor:
         return -model.objective(images, labels, num_data=NUM_DATA).total
 
-    folded = model.folded(deterministic=True)
+    folded = model.folded(deterministic=True).use_compiled(compiled)
     return Contestant(loss, model.parameters(), lambda: folded.predict(images))
 
 

@@ -30,10 +30,12 @@ class Folded(nn.Module):
 
     Attributes:
         settings: names of the plain values.
+        numbers: those of them that a compiled program may take as tensors, unless they are 1.
         obstacle: why it cannot be written to a file; None if it can.
     """
 
     settings: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[tuple[str, ...]] = ()
     obstacle: str | None = None
 
     def constants(self, **tensors: Tensor | None) -> None:

@@ -96,7 +96,7 @@ def fold(model: DeepKernelMachine, *, deterministic: bool = False) -> Predictor:
         outcome=_outcome(frozen.likelihood),
         sample_shape=frozen.input.sample_shape,
     )
-    predictor.to(frozen.dtype).use_compiled(_is_compiled(frozen))
+    predictor.to(frozen.dtype).compile_elementwise(_is_compiled(frozen))
     return predictor.eval()
 
 

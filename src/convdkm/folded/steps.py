@@ -81,6 +81,7 @@ class FoldedSkip(Step):
     """
 
     settings = ("weight", "body_factor", "short_factor")
+    numbers = settings
     body: Step
     shortcut: Step
 
@@ -103,10 +104,18 @@ class FoldedSkip(Step):
         with located("shortcut"):
             short_it, short_tt = self.shortcut(it, tt)
             require_same_space(it, body_it, short_it)
-        if self.body_factor != 1:
-            body_it = body_it * self.body_factor
-        combined = torch.add(body_it, short_it, alpha=self.short_factor)
+        if tracing():
+            combined = _times(body_it, self.body_factor) + _times(short_it, self.short_factor)
+        else:
+            combined = torch.add(
+                _times(body_it, self.body_factor), short_it, alpha=self.short_factor
+            )
         return combined, torch.lerp(short_tt, body_tt, self.weight)
+
+
+def _times(maps: Tensor, factor: float | Tensor) -> Tensor:
+    """Times a number, which in a compiled program is a tensor unless it is 1."""
+    return maps * factor if isinstance(factor, Tensor) or factor != 1 else maps
 
 
 @known
@@ -144,6 +153,7 @@ class FoldedReluConv(Step):
     """
 
     settings = ("slope", "intercept", "window", "border")
+    numbers = ("slope", "intercept")
     weight: Tensor
     inverse: Tensor | None
     offset: Tensor | None
@@ -187,6 +197,7 @@ class FoldedConv(Step):
     """
 
     settings = ("factor", "window", "border")
+    numbers = ("factor",)
     weight: Tensor
 
     def __init__(self, *, weight: Tensor, factor: float, window: Window, border: Border) -> None:
@@ -218,6 +229,7 @@ class FoldedNoise(Step):
     """``tt ← slope · tt + intercept``."""
 
     settings = ("slope", "intercept")
+    numbers = settings
 
     def __init__(self, *, slope: float, intercept: float) -> None:
         super().__init__()
@@ -246,6 +258,7 @@ class FoldedGram(Step):
     """
 
     settings = ("factor",)
+    numbers = settings
     matrix: Tensor
     squares: Tensor
     shift: Tensor | None
