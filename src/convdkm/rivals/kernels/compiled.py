@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from convdkm.elementwise.compiled import attempted
-from convdkm.rivals.kernels.arccosine import coefficients, relu_of_cosines
+from convdkm.rivals.kernels.arccosine import relu_of_cosines
 from convdkm.rivals.kernels.layers import Conv, Nonlinearity, Relu
 
 OfRows = Callable[[Sequence[Tensor], Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -29,7 +29,7 @@ def compiled(conv: Conv | None, layer: Nonlinearity, dtype: torch.dtype) -> OfRo
 
     None, and a warning in the log, where nothing compiles.
     """
-    of_cosines = _of_relu(layer, dtype) if isinstance(layer, Relu) else _of_gaussian(layer.gamma)
+    of_cosines = _of_relu(layer) if isinstance(layer, Relu) else _of_gaussian(layer.gamma)
 
     def of_rows(
         rows: Sequence[Tensor],
@@ -67,9 +67,8 @@ def convolved(rows: Sequence[Tensor], conv: Conv) -> Tensor:
     return total * (conv.weight_variance / conv.size**2) + conv.bias_variance
 
 
-def _of_relu(layer: Relu, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    factors = tuple(float(each) for each in coefficients(dtype))
-    return lambda cosines: relu_of_cosines(cosines, factors) * (layer.gain / 2)
+def _of_relu(layer: Relu) -> Callable[[Tensor], Tensor]:
+    return lambda cosines: relu_of_cosines(cosines) * (layer.gain / 2)
 
 
 def _of_gaussian(gamma: float) -> Callable[[Tensor], Tensor]:
