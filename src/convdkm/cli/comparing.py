@@ -22,7 +22,7 @@ from convdkm.experiments.planning import counted
 from convdkm.presets import preset as preset_named
 from convdkm.rivals.comparison.folder import ComparisonFolder, Scale, TrialResult
 from convdkm.rivals.comparison.planning import Plan, PlannedTrial, planned, product
-from convdkm.rivals.methods import GROUPS, METHODS, QUICK, chosen
+from convdkm.rivals.methods import GROUPS, METHODS, QUICK, Setting, chosen, method
 from convdkm.training.view import format_duration
 
 if TYPE_CHECKING:
@@ -81,12 +81,13 @@ class Request:
             minutes=None if math.isinf(self.budget) else self.budget,
         )
 
-    def chosen(self) -> tuple[str, ...]:
+    def chosen(self, scale: Scale) -> tuple[str, ...]:
         """The methods."""
         for name, number in (("seeds", self.seeds), ("threads", self.threads)):
             if number is not None and number < 1:
                 raise InvalidInputError(f"--{name} must be at least 1, got {number}")
-        return chosen(self.methods)
+        flip = Setting(dataset=scale.dataset, preset=scale.preset).flip
+        return chosen(self.methods, flip=flip)
 
     def wanted_sizes(self) -> list[int | None] | None:
         """Training sizes, None for all images; nothing where none is named."""
@@ -144,7 +145,8 @@ def show_methods() -> None:
 
 def run_comparison(request: Request, *, form: str, dry_run: bool, quiet: bool) -> None:
     """Plan, foresee, run, and show tables; the last line printed is the folder."""
-    methods, wanted, scale = request.chosen(), request.wanted_sizes(), request.scale()
+    scale = request.scale()
+    methods, wanted = request.chosen(scale), request.wanted_sizes()
     check_format(form)
     folder = request.folder(scale)
     scale = request.settled(scale, folder)
@@ -167,6 +169,8 @@ def run_comparison(request: Request, *, form: str, dry_run: bool, quiet: bool) -
     sizes = check_sizes(data, wanted)
     scale = request.fitting(scale, folder, data, sizes[0])
     plan = product(methods, sizes, request.seeds)
+    for each in (method(name) for name in chosen(request.methods) if name not in methods):
+        say(f"{each.name} is left out: without flips it is {each.without_flips}")
     if dry_run:
         _rehearse(folder, scale, plan, data, say)
         return

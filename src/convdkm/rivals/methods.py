@@ -85,6 +85,7 @@ class Method:
         rows: of the paper's Table 3 that it stands for, by their names in ``comparison.yaml``.
         extra: that it needs, such as ``gp`` for ``convdkm[gp]``.
         flips: whether its point are mirror images, which data without flips leaves off.
+        without_flips: the method that it is then, if it is another one.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Method:
     rows: tuple[str, ...] = ()
     extra: str | None = None
     flips: bool = False
+    without_flips: str | None = None
 
     @property
     def installed(self) -> bool:
@@ -291,6 +293,7 @@ METHODS = (
         _augmented,
         rows=("lee-2020",),
         flips=True,
+        without_flips="nngp-gap",
     ),
     Method(
         "nngp-lap-flip",
@@ -391,9 +394,19 @@ def method(name: str) -> Method:
     )
 
 
-def chosen(names: Iterable[str] | None) -> tuple[str, ...]:
-    """Methods by their names and those of groups, each once, in the order of tables."""
+def chosen(names: Iterable[str] | None, *, flip: bool = True) -> tuple[str, ...]:
+    """Methods by their names and those of groups, each once, in the order of tables.
+
+    Args:
+        names: of methods and groups; those of ``quick`` if not given.
+        flip: whether mirror images are of the same class. Where they are not, groups leave out a
+            method that is the same as another of theirs then.
+    """
     wanted: set[str] = set()
     for name in ("quick",) if names is None else names:
-        wanted.update(GROUPS[name] if name in GROUPS else (method(name).name,))
+        if name in GROUPS:
+            group = GROUPS[name]
+            wanted.update(each for each in group if flip or method(each).without_flips not in group)
+        else:
+            wanted.add(method(name).name)
     return tuple(name for name in NAMES if name in wanted)

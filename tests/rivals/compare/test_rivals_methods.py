@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from convdkm.errors import InvalidInputError
 from convdkm.experiments.specification import category
@@ -100,6 +101,20 @@ def test_an_unknown_method_suggests_the_nearest():
         method("mytrle5")
     with pytest.raises(InvalidInputError, match="Did you mean 'kernels'"):
         chosen(["kernals"])
+
+
+def test_a_method_that_is_another_without_flips_is_not_compared_twice():
+    for group in ("all", "kernels"):
+        left_out = set(chosen([group])) - set(chosen([group], flip=False))
+        assert left_out == {"nngp-gap-da"}
+    assert chosen(["kernels", "nngp-gap-da"], flip=False) == chosen(["kernels"])
+    images, labels = torch.randn(12, 1, 8, 8), torch.arange(12) % 3
+    setting = Setting("mnist", side=8)
+    assert not setting.flip
+    one, other = (method(name).build(setting) for name in ("nngp-gap-da", "nngp-gap"))
+    for machine in (one, other):
+        machine.fit(images, labels)
+    assert torch.equal(one.scores(images), other.scores(images))
 
 
 def test_groups_stand_for_their_methods_each_once_and_in_order():
