@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
 from cli_helpers import fail, succeed
 
-from convdkm.benchmarks import contestants, scaling
+from convdkm.benchmarks import compare, contestants, scaling
 from convdkm.cli.bench import chosen_parts
 
 RATIOS = {
@@ -27,9 +27,10 @@ TINY += ["--no-compile"]
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch):
-    """A terminal of usual width, and machines that start from few images."""
+    """A terminal of usual width, machines that start from few images, and no time to settle."""
     monkeypatch.setenv("COLUMNS", "100")
     monkeypatch.setattr(contestants, "INITIAL_IMAGES", 24)
+    monkeypatch.setattr(compare, "SETTLING", 0.0)
 
 
 def test_quick_writes_the_ratios_and_what_they_come_from(tmp_path):

@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -60,6 +61,24 @@ def test_the_meter_sees_temporaries_inside_an_operator():
 def test_memory_that_is_free_is_told_or_not_known():
     free = available_memory()
     assert free is None or free > 2**20
+
+
+def test_short_actions_are_repeated_until_they_have_settled():
+    calls = {"short": 0, "long": 0}
+
+    def action(name, seconds):
+        def lap():
+            calls[name] += 1
+            time.sleep(seconds)
+            return (seconds,)
+
+        return lap
+
+    actions = {"short": action("short", 0.01), "long": action("long", 0.2)}
+    times = in_turn(actions, repeats=2, settling=0.1)
+    assert calls["long"] == 3
+    assert 4 <= calls["short"] <= 12
+    assert {name: len(parts[0].seconds) for name, parts in times.items()} == {"short": 2, "long": 2}
 
 
 def test_actions_are_done_in_turn_and_the_warm_up_does_not_count():

@@ -22,6 +22,8 @@ from convdkm.model import DeepKernelMachine
 OURS, CHECKPOINTED, TEXTBOOK = "ours", "ours, checkpointed", "textbook"
 MEMORY_SHARE = 0.6
 """Share of the available memory that the textbook step may take."""
+SETTLING = 2.0
+"""Seconds of steps, or of predictions, that each contestant makes before any counts."""
 _PROBE = 8
 
 
@@ -139,6 +141,7 @@ def compare(
             CHECKPOINTED: checkpointed(plain.lap),
         },
         repeats,
+        settling=SETTLING,
     )
     say(f"{workload.name}: predictions, {3 * repeats} in turn")
     predictors = {
@@ -146,7 +149,8 @@ def compare(
         for name, each in {OURS: plain, **floors}.items()
         if each.predict is not None
     }
-    predict = {name: times[0] for name, times in in_turn(predictors, 3 * repeats).items()}
+    predictions = in_turn(predictors, 3 * repeats, settling=SETTLING)
+    predict = {name: times[0] for name, times in predictions.items()}
 
     say(f"{workload.name}: memory")
     memory = {name: _memory(each, each.step) for name, each in (contestants | floors).items()}

@@ -29,7 +29,10 @@ class Times:
 
 
 def in_turn(
-    actions: Mapping[str, Callable[[], Lap]], repeats: int, warm_up: int = 1
+    actions: Mapping[str, Callable[[], Lap]],
+    repeats: int,
+    warm_up: int = 1,
+    settling: float = 0.0,
 ) -> dict[str, list[Times]]:
     """Do every action once, then every action again, and so on, so that all see the same machine.
 
@@ -37,6 +40,8 @@ def in_turn(
         actions: by name; each does its work and returns the seconds of its parts.
         repeats: turns that count.
         warm_up: turns before them that do not.
+        settling: seconds for which each action is done again and again in each of those turns: what
+            is short takes some rounds until the memory that it uses is there.
 
     Returns:
         The times of every part of every action.
@@ -45,9 +50,13 @@ def in_turn(
     for turn in range(warm_up + repeats):
         for name, action in actions.items():
             gc.collect()
+            start = time.perf_counter()
             lap = action()
             if turn >= warm_up:
                 laps[name].append(lap)
+            else:
+                while time.perf_counter() - start < settling:
+                    action()
     return {
         name: [Times(part) for part in zip(*turns, strict=True)] for name, turns in laps.items()
     }
