@@ -54,8 +54,9 @@ def heading(results: Mapping[str, Any]) -> list[str]:
     return [
         f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads{size}",
         f"{named}; {results['date']}",
-        "elementwise functions "
-        + ("compiled" if results["settings"]["compiled"] else "by PyTorch's own operations"),
+        "compiled: elementwise functions of a step, the whole predictor"
+        if results["settings"]["compiled"]
+        else "nothing compiled",
     ]
 
 

@@ -269,7 +269,7 @@ def bench(
         bool,
         typer.Option(
             "--compile/--no-compile",
-            help="let torch.compile make the machine's elementwise functions (on)",
+            help="let torch.compile make elementwise functions, and the predictor (on)",
         ),
     ] = True,
     scaling: Annotated[
