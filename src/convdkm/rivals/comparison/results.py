@@ -146,7 +146,8 @@ class Comparison:
         yield f"Test images: {tested or 'none yet'}"
         if scale.image_size is not None:
             yield f"images made {scale.image_size}×{scale.image_size}"
-        yield f"whitening: {scale.whitening}, fitted to the training images"
+        fitted = "" if scale.whitening == "none" else ", fitted to the training images"
+        yield f"whitening: {scale.whitening}{fitted}"
         yield f"preset: {scale.preset}"
         limit = "no limit" if scale.minutes is None else f"at most {scale.minutes:g} min a fit"
         environments = [each.environment for each in self.results.values()]
