@@ -250,12 +250,14 @@ def attempted(make: Callable[[], _Made]) -> _Made | None:
     try:
         return make()
     except Exception as error:  # the compiler's errors have no type in common
-        reason = str(error).strip().splitlines()
-        _LOG.warning(
-            "nothing is compiled, PyTorch's own operations are used: %s",
-            reason[0] if reason else type(error).__name__,
-        )
+        _LOG.warning("nothing is compiled, PyTorch's own operations are used: %s", reason_of(error))
         return None
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of what a compiler says, which may be hundreds."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from convdkm.elementwise.compiled import reason_of
 from convdkm.folded.base import Folded
 from convdkm.maps import channels_last
 
@@ -51,10 +52,8 @@ class Program:
         except Exception as error:  # the compiler's errors have no type in common
             result = self._predictor.steps(images)
             self.works = False
-            reason = str(error).strip().splitlines()
             _LOG.warning(
-                "the predictor is not compiled, and works step by step: %s",
-                reason[0] if reason else type(error).__name__,
+                "the predictor is not compiled, and works step by step: %s", reason_of(error)
             )
         return result
 

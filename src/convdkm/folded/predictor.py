@@ -120,10 +120,10 @@ class Predictor(Folded):
     def use_compiled(self, compiled: bool = True) -> Predictor:
         """Let ``torch.compile`` make one program of it, or not; returns itself.
 
-        Compiling takes a minute or two, at the first prediction, and is worth it where many follow:
-        the program is about a third faster. Where nothing compiles (no C++ compiler), a warning is
-        logged and the predictor works step by step. So it does for a single image, and where it
-        has parts that exist in Python only.
+        It is compiled at the first prediction, which may take a minute, and is worth it where many
+        follow. Where nothing compiles (no C++ compiler), a warning is logged and the predictor
+        works step by step. So it does for a single image, and where it has parts that exist in
+        Python only.
         """
         self._compiled = compiled
         return self
