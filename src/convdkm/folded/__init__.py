@@ -4,6 +4,7 @@ A :class:`Predictor` is what :meth:`convdkm.DeepKernelMachine.folded` makes of a
 saved to one file and loaded without the machine, and exported to other programs.
 """
 
+from convdkm.folded import compose as compose  # its steps may be named by files
 from convdkm.folded.predictor import Predictor
 from convdkm.folded.saving import PredictorFileError, load_predictor
 

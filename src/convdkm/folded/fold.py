@@ -18,6 +18,7 @@ from torch import Tensor
 
 from convdkm.errors import located
 from convdkm.folded.base import FoldedList
+from convdkm.folded.compose import FoldedChain, FoldedSkip
 from convdkm.folded.ends import (
     FoldedBayes,
     FoldedCategorical,
@@ -33,7 +34,6 @@ from convdkm.folded.kept import KeptInput, KeptLikelihood, KeptPlan
 from convdkm.folded.predictor import Predictor
 from convdkm.folded.steps import (
     FoldedCentre,
-    FoldedChain,
     FoldedConv,
     FoldedFlatten,
     FoldedGram,
@@ -43,7 +43,6 @@ from convdkm.folded.steps import (
     FoldedPointwise,
     FoldedPool,
     FoldedReluConv,
-    FoldedSkip,
     Step,
 )
 from convdkm.gram import INDUCING_DTYPE
