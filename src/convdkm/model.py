@@ -287,18 +287,28 @@ class DeepKernelMachine(nn.Module):
             num_data: size of the whole training set; the size of the batch if not given.
             plan: the inducing chain, where :meth:`plan` has worked it out for these parameters.
         """
-        inputs = self._checked(inputs)
-        targets = self.likelihood.check_targets(targets, len(inputs)).to(self.device)
         num_data = len(inputs) if num_data is None else num_data
         check_positive(num_data=num_data)
+        inputs, targets = self.checked_batch(inputs, targets)
+        objective = self.objective_of_checked(inputs, targets, num_data=num_data, plan=plan)
+        self.require_finite("the objective", objective.total)
+        return objective
+
+    def checked_batch(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Raise unless they are a batch for this machine; return them as it works on them."""
+        inputs = self._checked(inputs)
+        return inputs, self.likelihood.check_targets(targets, len(inputs)).to(self.device)
+
+    def objective_of_checked(
+        self, inputs: Tensor, targets: Tensor, *, num_data: int, plan: ModelPlan | None = None
+    ) -> Objective:
+        """:meth:`objective` of what :meth:`checked_batch` returned; looks at no number in it."""
         plan = self.plan() if plan is None else plan
         marginals = self._marginals(plan, inputs)
         expected = self.likelihood.expected_log_prob(marginals, targets).mean()
         head_kl = plan.head_kl.expand(self.head.num_outputs)
         head_kl = head_kl.sum() if self.head_kl == "sum" else head_kl.mean()
-        objective = Objective(expected.to(INDUCING_DTYPE), head_kl, plan.kl, num_data, marginals)
-        self._require_finite("the objective", objective.total)
-        return objective
+        return Objective(expected.to(INDUCING_DTYPE), head_kl, plan.kl, num_data, marginals)
 
     @torch.no_grad()
     def predict(self, inputs: Tensor, *, batch_size: int | None = None) -> Prediction:
@@ -340,7 +350,7 @@ class DeepKernelMachine(nn.Module):
             for part in inputs.split(batch_size or len(inputs))
         ]
         prediction = parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
-        self._require_finite("the prediction", prediction.mean.sum() + prediction.variance.sum())
+        self.require_finite("the prediction", prediction.mean.sum() + prediction.variance.sum())
         return prediction
 
     def _checked(self, inputs: Tensor) -> Tensor:
@@ -350,7 +360,7 @@ class DeepKernelMachine(nn.Module):
     def _cast(self, inputs: Tensor) -> Tensor:
         return channels_last(cast_samples(inputs, self.device, self.dtype))
 
-    def _require_finite(self, what: str, value: Tensor) -> None:
+    def require_finite(self, what: str, value: Tensor) -> None:
         """Raise if a result is not a number, naming the parameters that are to blame."""
         if value.is_meta or bool(torch.isfinite(value.detach())):
             return

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from convdkm.errors import InvalidInputError, NotFiniteError, NotPositiveDefiniteError
+from convdkm.recording.tape import leaf
 
 _LOG = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ def gradient_of_factorised(
     return inverse.mT @ (inner + inner.mT).mul_(0.5) @ inverse
 
 
+@leaf
 def cholesky_factor(matrix: Tensor, what: str) -> Tensor:
     """:func:`cholesky`, without a derivative."""
     if matrix.is_meta:
@@ -117,6 +119,7 @@ def inverse_of_lower(factor: Tensor) -> Tensor:
     return torch.linalg.solve_triangular(factor, identity, upper=False)
 
 
+@leaf
 def eigenvectors(matrix: Tensor) -> Tensor:
     """Of a symmetric matrix; not numbers where the matrix holds such, which is found out later."""
     if not matrix.is_meta and not bool(torch.isfinite(matrix.sum())):

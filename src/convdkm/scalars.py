@@ -8,27 +8,34 @@ mean to wait for the device.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from convdkm import numerics
+from convdkm.recording.tape import RecordedNumber, leaf, tape_under_way
 
-Scalar = float | Tensor
+Scalar = float | RecordedNumber | Tensor
 
 
 def scalar(value: Tensor) -> Scalar:
     """The number in a tensor of one element."""
-    return float(value.item()) if value.device.type == "cpu" else value
+    if value.device.type != "cpu":
+        return value
+    tape = tape_under_way()
+    return float(value.item()) if tape is None else tape.number(value)
 
 
 def as_tensor(value: Scalar, like: Tensor) -> Tensor:
     """A number as a tensor ``()`` with the dtype and device of ``like``."""
     if isinstance(value, Tensor):
         return value.reshape(()).to(like.dtype)
-    return torch.full((), value, dtype=like.dtype, device=like.device)
+    number: Any = value
+    return torch.full((), number, dtype=like.dtype, device=like.device)
 
 
+@leaf
 def exponential(value: Scalar) -> Scalar:
     """``exp(value)``; infinite where it is too large."""
     if isinstance(value, Tensor):
@@ -36,6 +43,7 @@ def exponential(value: Scalar) -> Scalar:
     return math.exp(value) if value < 709.0 or math.isnan(value) else math.inf
 
 
+@leaf
 def inverse_root(variance: Scalar) -> Scalar:
     """``variance^(-1/2)``, and zero where the variance is not positive."""
     if isinstance(variance, Tensor):

@@ -17,6 +17,7 @@ from convdkm.benchmarks.measure import Lap
 from convdkm.benchmarks.textbook import Textbook
 from convdkm.errors import InvalidInputError
 from convdkm.model import DeepKernelMachine
+from convdkm.recording.gradients import RecordedGradients
 
 CHANNELS, CLASSES, NUM_DATA, NU = 3, 10, 50_000, 0.01
 INITIAL_IMAGES = 512
@@ -81,6 +82,7 @@ class Contestant:
         loss: the forward pass, down to what is minimised.
         parameters: what Adam moves.
         predict: probabilities of the classes.
+        gradients: the forward and the backward pass, where they are not those of ``loss``.
     """
 
     def __init__(
@@ -88,13 +90,17 @@ class Contestant:
         loss: Callable[[], Tensor],
         parameters: Iterable[Tensor],
         predict: Callable[[], object] | None = None,
+        gradients: Callable[[], object] | None = None,
     ) -> None:
-        self.loss, self.predict = loss, predict
+        self.loss, self.predict, self.gradients = loss, predict, gradients
         self.optimiser = torch.optim.Adam(list(parameters), lr=RATE, betas=BETAS, fused=True)
 
     def step(self) -> None:
         """Forward, backward, and a step of Adam. Gradients stay until :meth:`forget`."""
-        self.loss().backward()
+        if self.gradients is None:
+            self.loss().backward()
+        else:
+            self.gradients()
         self.optimiser.step()
 
     def forget(self) -> None:
@@ -102,9 +108,17 @@ class Contestant:
         self.optimiser.zero_grad(set_to_none=True)
 
     def lap(self) -> Lap:
-        """A training step; seconds of the whole and of the forward pass."""
+        """A training step; seconds of the whole and of the forward pass.
+
+        Where both passes are one, the forward pass is done and timed once more by itself.
+        """
         start = time.perf_counter()
         self.forget()
+        if self.gradients is not None:
+            self.step()
+            end = time.perf_counter()
+            self.loss()
+            return end - start, time.perf_counter() - end
         loss = self.loss()
         forward = time.perf_counter()
         loss.backward()
@@ -130,14 +144,23 @@ def machine(
 
 
 def ours(workload: Workload, model: DeepKernelMachine, *, compiled: bool = False) -> Contestant:
-    """The machine as a user runs it: float32 data path, fixed nodes, a folded predictor."""
+    """The machine as a user runs it: float32 data path, fixed nodes, a folded predictor.
+
+    Where it is ``compiled``, so is the predictor, and steps are recorded, as ``--compile`` does.
+    """
     images, labels = workload.images(workload.batch), workload.labels(workload.batch)
+    recorded = RecordedGradients(model, num_data=NUM_DATA) if compiled else None
 
     def loss() -> Tensor:
         return -model.objective(images, labels, num_data=NUM_DATA).total
 
     folded = model.folded(deterministic=True).use_compiled(compiled)
-    return Contestant(loss, model.parameters(), lambda: folded.predict(images))
+    return Contestant(
+        loss,
+        model.parameters(),
+        lambda: folded.predict(images),
+        None if recorded is None else lambda: recorded(images, labels),
+    )
 
 
 def textbook(workload: Workload, model: DeepKernelMachine, batch: int | None = None) -> Contestant:

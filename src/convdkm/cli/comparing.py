@@ -22,7 +22,8 @@ from convdkm.experiments.planning import counted
 from convdkm.presets import preset as preset_named
 from convdkm.rivals.comparison.folder import ComparisonFolder, Scale, TrialResult
 from convdkm.rivals.comparison.planning import Plan, PlannedTrial, planned, product
-from convdkm.rivals.methods import GROUPS, METHODS, QUICK, Setting, chosen, method
+from convdkm.rivals.methods import GROUPS, METHODS, QUICK, chosen, method
+from convdkm.rivals.setting import Setting
 from convdkm.training.view import format_duration
 
 if TYPE_CHECKING:

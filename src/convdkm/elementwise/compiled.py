@@ -21,6 +21,7 @@ from convdkm.elementwise.engine import (
     series,
 )
 from convdkm.maps import summed_products
+from convdkm.recording.tape import leaf
 
 _LOG = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
@@ -142,6 +143,7 @@ def compiled_for_rows(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile for any number of rows; once more for every P, whose loops are worth unrolling."""
     fast = torch.compile(function, options={"cpp.dynamic_threads": True})
 
+    @leaf
     def call(*given: Tensor | Roots | tuple[float, ...] | None) -> Any:
         alone = [each.detach() if isinstance(each, Tensor) else each for each in given]
         tensors = [each for each in alone if isinstance(each, Tensor)]

@@ -141,7 +141,8 @@ class _Predicted(torch.autograd.Function):
             by_log_scale = scalar((by_scaled * scaled).sum()) + through_variance
         if ctx.inverse is not None:
             by_mean = -0.5 * by_log_scale * ctx.inverse * ctx.inverse
-            by_variance.add_(scalar(ctx.pull_back(as_tensor(by_mean, by_tt))))
+            by_each: Any = scalar(ctx.pull_back(as_tensor(by_mean, by_tt)))
+            by_variance.add_(by_each)
         saved = (rows, residual, narrow, turned)
         if ctx.orthogonal:
             by_rows, by_own, second, first = ctx.engine.diagonal_gradient(

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from convdkm.rivals.kernel_regression import KernelRegression
     from convdkm.rivals.kernels import NNGPKernel
     from convdkm.rivals.machine import InducingNNGP, Machine
-    from convdkm.rivals.methods import Method, Setting, method
+    from convdkm.rivals.methods import Method, method
+    from convdkm.rivals.setting import Setting
 
 _HOME = {
     "CNN": "cnn",
@@ -26,7 +27,7 @@ _HOME = {
     "Method": "methods",
     "NNGPKernel": "kernels",
     "Rival": "base",
-    "Setting": "methods",
+    "Setting": "setting",
     "SupervisedCKN": "ckn",
     "UnsupervisedCKN": "ckn",
     "method": "methods",

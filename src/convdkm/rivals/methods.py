@@ -1,4 +1,4 @@
-"""The methods that can be compared, by name: what each is, what it needs, and how it is made.
+"""The methods that can be compared, by name: what each is and what it needs.
 
 A list of them asks for no torch: what a method is built of is imported when it is built.
 """
@@ -7,69 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from importlib.util import find_spec
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from convdkm.config import RunConfig, nearest
+from convdkm.config import nearest
 from convdkm.errors import InvalidInputError
-from convdkm.presets import preset as preset_named
+from convdkm.rivals import building
+from convdkm.rivals.setting import Setting
 
 if TYPE_CHECKING:
     from convdkm.rivals.base import Rival
-    from convdkm.rivals.kernels import Architecture
-    from convdkm.rivals.kernels.layers import Top
 
-PLAIN_DEPTH, FLAT_DEPTH, BLOCKS = 4, 6, 2
-"""Convolutions of the plain kernels, of the one without pooling, and blocks of the residual one."""
-STEPS = 1000
-"""What learns by steps makes as many at least, where there is time for them."""
-NATIVE_SIDE = 28
-"""Of the smallest images that the crops of presets are made for, but for sets of small images."""
 EXTRAS = {"gp": "gpytorch"}
 """The package that tells whether an extra is installed."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What a method is made for.
-
-    Attributes:
-        dataset: its name or path, for settings of its own in the preset.
-        seed: of all that is random.
-        preset: of the machine, the inducing NNGP and the CNN; crops and flips of all methods.
-        side: of the images, the shorter one.
-        size: training images, if that is known; where they are few, epochs are made more.
-        folder: where a kernel may keep its blocks, so that a fit that was killed can go on.
-    """
-
-    dataset: str = "images"
-    seed: int = 0
-    preset: str = "quick"
-    side: int = 32
-    size: int | None = None
-    folder: Path | None = None
-
-    @cached_property
-    def config(self) -> RunConfig:
-        """The preset's settings for the data set."""
-        return preset_named(self.preset).config(self.dataset)
-
-    @property
-    def flip(self) -> bool:
-        """Whether mirror images are of the same class: not for digits."""
-        return self.config.data.flip
-
-    @property
-    def augmentation(self) -> dict[str, Any]:
-        """Crops and flips, as options of a method.
-
-        Crops of a preset are meant for images of :data:`NATIVE_SIDE` pixels; smaller ones move in
-        proportion.
-        """
-        crop = round(self.config.data.crop * min(1.0, self.side / NATIVE_SIDE))
-        return {"crop": crop, "flip": self.flip}
 
 
 @dataclass(frozen=True)
@@ -108,142 +58,13 @@ class Method:
         return f"{self.label}, without flips" if self.flips and not flip else self.label
 
 
-def _kernel(setting: Setting, architecture: Architecture, **options: Any) -> Rival:
-    from convdkm.rivals.kernel_regression import KernelRegression
-    from convdkm.rivals.kernels import NNGPKernel
-
-    ours = {name: options.pop(name) for name in ("flips", "normalise_inputs") if name in options}
-    return KernelRegression(
-        NNGPKernel(architecture, **ours), folder=setting.folder, seed=setting.seed, **options
-    )
-
-
-def _plain(setting: Setting, depth: int, top: Top | None = None, **options: Any) -> Rival:
-    from convdkm.rivals.kernels import plain
-
-    return _kernel(setting, plain(depth, top), **options)
-
-
-def _linear(setting: Setting) -> Rival:
-    from convdkm.rivals.kernels import Flatten
-
-    return _plain(setting, FLAT_DEPTH, Flatten())
-
-
-def _residual(setting: Setting) -> Rival:
-    from convdkm.rivals.kernels import residual
-
-    return _kernel(setting, residual(BLOCKS))
-
-
-def _local(setting: Setting) -> Rival:
-    from convdkm.rivals.kernels import LocalAverage
-
-    size = setting.side // 4 // 2 * 2 + 1  # odd; 9 for 32×32, 3 for 8×8
-    return _plain(setting, PLAIN_DEPTH, LocalAverage(size), flips=setting.flip)
-
-
-def _augmented(setting: Setting) -> Rival:
-    return _plain(setting, PLAIN_DEPTH, augment_flips=setting.flip)
-
-
-def _myrtle(depth: int) -> Callable[[Setting], Rival]:
-    def build(setting: Setting) -> Rival:
-        from convdkm.rivals.kernels import myrtle
-
-        return _kernel(setting, myrtle(depth))
-
-    return build
-
-
-def _tuned(setting: Setting) -> Rival:
-    from convdkm.rivals.kernels import myrtle
-
-    return _kernel(
-        setting, myrtle(10), normalise_inputs=True, augment_flips=setting.flip, solver="cg"
-    )
-
-
-def _enough(rival: Any, setting: Setting) -> Rival:
-    """The method, with so many epochs that it makes :data:`STEPS` steps at least."""
-    training = rival.config.training
-    if setting.size is not None:
-        least = -(-STEPS // -(-setting.size // training.batch_size))
-        if least > training.epochs:
-            rival.config = rival.config.updated({"epochs": least})
-    made: Rival = rival
-    return made
-
-
-def _of_preset(setting: Setting) -> dict[str, Any]:
-    return {
-        "preset": setting.preset,
-        "dataset": setting.dataset,
-        "seed": setting.seed,
-        "device": "cpu",
-        **setting.augmentation,
-    }
-
-
-def _machine(setting: Setting, **options: Any) -> Rival:
-    from convdkm.rivals.machine import Machine
-
-    return _enough(Machine(**{**_of_preset(setting), **options}), setting)
-
-
-def _cautious(setting: Setting) -> Rival:
-    return _machine(setting, nu=1.0)
-
-
-def _inducing(setting: Setting) -> Rival:
-    from convdkm.rivals.machine import InducingNNGP
-
-    return _enough(InducingNNGP(**_of_preset(setting)), setting)
-
-
-def _network(setting: Setting) -> Rival:
-    from convdkm.rivals.cnn import CNN
-
-    return _enough(CNN(**_of_preset(setting)), setting)
-
-
-def _process(setting: Setting, **options: Any) -> Rival:
-    from convdkm.rivals.gp import ConvolutionalGP
-
-    process = ConvolutionalGP(seed=setting.seed, **setting.augmentation, **options)
-    return _enough(process, setting)
-
-
-def _orthogonal(setting: Setting) -> Rival:
-    return _process(setting, orthogonal=100)
-
-
-def _deep_process(setting: Setting) -> Rival:
-    from convdkm.rivals.gp import DeepConvolutionalGaussianProcess
-
-    process = DeepConvolutionalGaussianProcess(seed=setting.seed, **setting.augmentation)
-    return _enough(process, setting)
-
-
-def _ckn(setting: Setting) -> Rival:
-    from convdkm.rivals.ckn import UnsupervisedCKN
-
-    return UnsupervisedCKN(seed=setting.seed)
-
-
-def _supervised_ckn(setting: Setting) -> Rival:
-    from convdkm.rivals.ckn import SupervisedCKN
-
-    return _enough(SupervisedCKN(seed=setting.seed, **setting.augmentation), setting)
-
-
 METHODS = (
     Method(
         "dkm",
         "Deep kernel machine",
         "convolutional deep kernel machine of the preset",
         "machines",
-        _machine,
+        building.machine,
         rows=("dkm",),
     ),
     Method(
@@ -251,46 +72,50 @@ METHODS = (
         "Deep kernel machine, ν = 1",
         "the same machine at ν = 1, which learns more cautiously from few images",
         "machines",
-        _cautious,
+        building.cautious,
     ),
     Method(
         "inducing-nngp",
         "Inducing NNGP",
         "the same machine at ν = ∞, which learns no representation",
         "machines",
-        _inducing,
+        building.inducing,
     ),
     Method(
-        "cnn", "CNN", "residual network of the machine's shape and recipe", "networks", _network
+        "cnn",
+        "CNN",
+        "residual network of the machine's shape and recipe",
+        "networks",
+        building.network,
     ),
     Method(
         "nngp-linear",
         "NNGP, vectorised",
-        f"kernel of {FLAT_DEPTH} convolutions, no pooling",
+        f"kernel of {building.FLAT_DEPTH} convolutions, no pooling",
         "kernels",
-        _linear,
+        building.linear,
     ),
     Method(
         "nngp-gap",
         "NNGP-GAP",
-        f"kernel of {PLAIN_DEPTH} convolutions, all places averaged on top",
+        f"kernel of {building.PLAIN_DEPTH} convolutions, all places averaged on top",
         "kernels",
-        lambda setting: _plain(setting, PLAIN_DEPTH),
+        lambda setting: building.plain(setting, building.PLAIN_DEPTH),
         rows=("novak-2018", "arora-2019"),
     ),
     Method(
         "nngp-residual",
         "Residual NNGP-GAP",
-        f"kernel of a residual network of {BLOCKS} blocks, all places averaged",
+        f"kernel of a residual network of {building.BLOCKS} blocks, all places averaged",
         "kernels",
-        _residual,
+        building.residual,
     ),
     Method(
         "nngp-gap-da",
         "NNGP-GAP-DA",
         "NNGP-GAP trained on mirror images too",
         "kernels",
-        _augmented,
+        building.augmented,
         rows=("lee-2020",),
         flips=True,
         without_flips="nngp-gap",
@@ -300,18 +125,22 @@ METHODS = (
         "NNGP-LAP-flip",
         "neighbouring places averaged on top, and the kernel over mirror images",
         "kernels",
-        _local,
+        building.local,
         rows=("li-2019",),
         flips=True,
     ),
-    Method("myrtle5", "Myrtle5", "kernel of the Myrtle network 5 deep", "kernels", _myrtle(5)),
-    Method("myrtle7", "Myrtle7", "kernel of the Myrtle network 7 deep", "kernels", _myrtle(7)),
+    Method(
+        "myrtle5", "Myrtle5", "kernel of the Myrtle network 5 deep", "kernels", building.myrtle(5)
+    ),
+    Method(
+        "myrtle7", "Myrtle7", "kernel of the Myrtle network 7 deep", "kernels", building.myrtle(7)
+    ),
     Method(
         "myrtle10",
         "Myrtle10",
         "kernel of the Myrtle network 10 deep",
         "kernels",
-        _myrtle(10),
+        building.myrtle(10),
         rows=("shankar-2020",),
     ),
     Method(
@@ -319,7 +148,7 @@ METHODS = (
         "Tuned Myrtle10 DA CG",
         "Myrtle10 of normalised images, trained on mirror images too, by conjugate gradients",
         "kernels",
-        _tuned,
+        building.tuned,
         rows=("adlam-2023",),
         flips=True,
     ),
@@ -328,7 +157,7 @@ METHODS = (
         "Conv GP",
         "convolutional Gaussian process with inducing patches",
         "processes",
-        _process,
+        building.process,
         extra="gp",
     ),
     Method(
@@ -336,7 +165,7 @@ METHODS = (
         "SOVI Conv GP",
         "the same with as many orthogonal inducing patches",
         "processes",
-        _orthogonal,
+        building.orthogonal,
         rows=("shi-2020",),
         extra="gp",
     ),
@@ -345,7 +174,7 @@ METHODS = (
         "Conv DGP",
         "deep convolutional Gaussian process with a hidden layer",
         "processes",
-        _deep_process,
+        building.deep_process,
         rows=("blomqvist-2018", "dutordoir-2020"),
         extra="gp",
     ),
@@ -354,7 +183,7 @@ METHODS = (
         "CKN",
         "convolutional kernel network, unsupervised, and a linear classifier",
         "networks",
-        _ckn,
+        building.ckn,
         rows=("mairal-2014",),
     ),
     Method(
@@ -362,7 +191,7 @@ METHODS = (
         "Sup CKN",
         "convolutional kernel network learned with its classifier",
         "networks",
-        _supervised_ckn,
+        building.supervised_ckn,
         rows=("mairal-2016",),
     ),
 )

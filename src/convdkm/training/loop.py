@@ -203,6 +203,7 @@ class Trainer:
                 self.world,
                 num_data=self.batches.num_data,
                 micro_batch=config.micro_batch,
+                record=config.compile,
             )
         self.model.train()
         self.optimiser.zero_grad()

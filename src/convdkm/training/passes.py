@@ -26,6 +26,7 @@ from convdkm.errors import NumericalError
 from convdkm.layers.norm import RunningStatistics
 from convdkm.layers.synchronise import Share, working_on
 from convdkm.model import DeepKernelMachine, ModelPlan, Objective
+from convdkm.recording.gradients import RecordedGradients
 from convdkm.training.batches import seed_of
 from convdkm.training.world import World, parts
 
@@ -55,6 +56,7 @@ class Passes:
         world: the processes that share every batch.
         num_data: number of training images.
         micro_batch: the most images that a process works on at a time; None for all it has.
+        record: where one process works on whole batches, record a step and play it again.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class Passes:
         *,
         num_data: int,
         micro_batch: int | None = None,
+        record: bool = False,
     ) -> None:
         self.model, self.world = model, world
+        self._recorded = RecordedGradients(model, num_data=num_data) if record else None
         self.num_data, self.micro_batch = num_data, micro_batch
         self._loss = _Loss(model, num_data)
         self._parallel: DistributedDataParallel | None = None
@@ -89,10 +93,16 @@ class Passes:
         Raises:
             NumericalError: in every process if there was one in any.
         """
+        passes = shares(total, self.world, self.micro_batch, seed)
+        if self._recorded is not None and self.world.size == len(passes) == 1:
+            torch.manual_seed(seed_of(seed, self.world.rank, 0))
+            with working_on(passes[0]):
+                objective = self._recorded(inputs, targets)
+            found = _found(objective, targets)
+            return self._figures(objective, found, targets, total)
         with self._agreeing():
             plan = self.model.plan()
         start = self.world.shares(total)[self.world.rank].start
-        passes = shares(total, self.world, self.micro_batch, seed)
         sums = [0.0, 0.0, 0.0]
         rest = total
         for number, share in enumerate(passes):
@@ -112,12 +122,8 @@ class Passes:
                         inputs[own], targets[own], plan, weight * self.world.size
                     )
                 loss.backward(retain_graph=not last)
-            found = (
-                objective.total,
-                objective.expected_log_likelihood,
-                _accuracy(objective, targets[own]),
-            )
-            sums = [a + weight * float(b.detach()) for a, b in zip(sums, found, strict=True)]
+            found = _found(objective, targets[own])
+            sums = [a + weight * b for a, b in zip(sums, found, strict=True)]
         return self._figures(objective, sums, targets, total)
 
     def _figures(
@@ -215,6 +221,12 @@ def _momentum(model: nn.Module, weight: float, rest: float) -> Iterator[None]:
     finally:
         for layer, momentum in zip(layers, momenta, strict=True):
             layer.momentum = momentum
+
+
+def _found(objective: Objective, targets: Tensor) -> list[float]:
+    """The objective, the expected log-likelihood and the accuracy, of one pass."""
+    found = (objective.total, objective.expected_log_likelihood, _accuracy(objective, targets))
+    return [float(each.detach()) for each in found]
 
 
 def _accuracy(objective: Objective, targets: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from convdkm.rivals.comparison.foreseeing import check_time
 from convdkm.rivals.comparison.images import Split, check_sizes, drawn, load_images, whitened
 from convdkm.rivals.comparison.judging import figures
 from convdkm.rivals.comparison.trial import TrialTask, _Notes
-from convdkm.rivals.methods import Setting
+from convdkm.rivals.setting import Setting
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,9 @@ import torch
 
 from convdkm.errors import InvalidInputError
 from convdkm.experiments.specification import category
-from convdkm.rivals.methods import GROUPS, METHODS, NAMES, QUICK, STEPS, Setting, chosen, method
+from convdkm.rivals.building import STEPS
+from convdkm.rivals.methods import GROUPS, METHODS, NAMES, QUICK, chosen, method
+from convdkm.rivals.setting import Setting
 
 KERNELS = [each.name for each in METHODS if each.group == "kernels"]
 

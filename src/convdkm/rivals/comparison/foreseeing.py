@@ -16,7 +16,8 @@ from convdkm.rivals.comparison.folder import ComparisonFolder, Scale
 from convdkm.rivals.comparison.images import Split, drawn
 from convdkm.rivals.comparison.planning import PlannedTrial
 from convdkm.rivals.kernels.progress import duration
-from convdkm.rivals.methods import Setting, method
+from convdkm.rivals.methods import method
+from convdkm.rivals.setting import Setting
 
 Place = tuple[str, int]
 """A method, and a training size."""

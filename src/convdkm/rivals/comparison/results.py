@@ -12,7 +12,8 @@ from convdkm.experiments.specification import Published, category
 from convdkm.experiments.statistics import Summary, similar_to_best
 from convdkm.rivals.comparison.folder import ComparisonFolder, Record, TrialResult
 from convdkm.rivals.comparison.planning import PlannedTrial
-from convdkm.rivals.methods import Method, Setting, method
+from convdkm.rivals.methods import Method, method
+from convdkm.rivals.setting import Setting
 
 BOLD = ("accuracy", "log_likelihood")
 METRICS = (*BOLD, "ece", "brier")

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from convdkm.rivals.methods import Setting, method
+from convdkm.rivals.methods import method
+from convdkm.rivals.setting import Setting
 
 if TYPE_CHECKING:
     from convdkm.rivals.base import Rival

@@ -1,0 +1,1 @@
+"""Training steps recorded once and played again: see :mod:`convdkm.recording.gradients`."""

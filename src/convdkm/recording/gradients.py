@@ -1,0 +1,177 @@
+"""Gradients of the objective, recorded once and played for every batch of the same shape.
+
+A step on a CPU starts thousands of operations, most of them on the small matrices of the inducing
+chain, and Python and autograd take longer to start each than it takes itself. Played from a tape
+they are called one after the other, with nothing in between. The results are the same, but for the
+order in which a few gradients are added up.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from convdkm.errors import NumericalError
+from convdkm.head import Marginals
+from convdkm.layers.base import LayerKL
+from convdkm.model import DeepKernelMachine, Objective
+from convdkm.recording.program import recorded
+from convdkm.recording.tape import NotRecordableError
+
+_LOG = logging.getLogger(__name__)
+
+
+class RecordedGradients:
+    """Adds the gradient of minus the objective on a batch to every parameter's ``grad``.
+
+    >>> gradients = RecordedGradients(model, num_data=50_000)  # doctest: +SKIP
+    >>> for images, labels in batches:  # doctest: +SKIP
+    ...     optimiser.zero_grad()
+    ...     print(gradients(images, labels).total)
+    ...     optimiser.step()
+
+    The first batch of a shape is worked on as always, the second is recorded, and from then on the
+    record is played. Another shape, or another setting of a layer (its ν, its mode), makes a record
+    of its own, and what cannot be recorded is worked on as always: layers that look at the numbers
+    in their tensors, likelihoods that draw samples for the share of a batch, ``torch.autocast``.
+    A layer of one's own whose plan depends on anything but its parameters, buffers and attributes
+    that are numbers, strings or truth values must not be recorded.
+
+    Args:
+        model: the machine, which has been initialised.
+        num_data: number of training images.
+        most: records that are kept; when there are as many, no more are made.
+    """
+
+    def __init__(self, model: DeepKernelMachine, *, num_data: int, most: int = 4) -> None:
+        self.model, self.num_data, self.most = model, num_data, most
+        self._played: dict[Any, _Record | None] = {}
+        self._seen: Any = None
+
+    def __call__(self, inputs: Tensor, targets: Tensor) -> Objective:
+        """The objective, its derivatives with the parameters and no further."""
+        key = self._key(inputs, targets)
+        record = self._played.get(key)
+        if record is None and self._worth_recording(key):
+            record = self._played[key] = self._recorded(inputs, targets)
+        self._seen = key
+        if record is None:
+            return self._as_always(inputs, targets)
+        batch = self.model.checked_batch(inputs, targets)
+        try:
+            objective, gradients = record.play(self.model, *batch)
+        except NumericalError:
+            return self._as_always(inputs, targets)  # it says where
+        self.model.require_finite("the objective", objective.total)
+        learned = (p for p in self.model.parameters() if p.requires_grad)
+        for parameter, gradient in zip(learned, gradients, strict=True):
+            if gradient is not None:
+                if parameter.grad is None:
+                    parameter.grad = gradient
+                else:
+                    parameter.grad.add_(gradient)
+        return objective
+
+    def _worth_recording(self, key: Any) -> bool:
+        """It is the second of its kind in a row, not known to fail, and there is room."""
+        return key == self._seen and key not in self._played and len(self._played) < self.most
+
+    def _key(self, inputs: Tensor, targets: Tensor) -> Any:
+        batch = tuple((each.shape, each.dtype, each.device) for each in (inputs, targets))
+        kind = self.model.device.type
+        autocast = kind != "meta" and torch.is_autocast_enabled(kind)
+        learned = tuple(p.requires_grad for p in self.model.parameters())
+        return batch, autocast, self.model.dtype, learned, _settings(self.model)
+
+    def _recorded(self, inputs: Tensor, targets: Tensor) -> _Record | None:
+        if torch.is_autocast_enabled(self.model.device.type):
+            return None
+        try:
+            return _Record(self.model, *self.model.checked_batch(inputs, targets), self.num_data)
+        except NumericalError:
+            raise
+        except Exception as error:  # of any kind: a step as always says what is wrong, if it is
+            reason = error if isinstance(error, NotRecordableError) else repr(error)
+            _LOG.warning("steps are not recorded, and go on as always: %s", reason)
+            return None
+
+    def _as_always(self, inputs: Tensor, targets: Tensor) -> Objective:
+        objective = self.model.objective(inputs, targets, num_data=self.num_data)
+        (-objective.total).backward()
+        return objective
+
+
+class _Record:
+    """A program that works out the objective of a batch and its gradients."""
+
+    def __init__(
+        self, model: DeepKernelMachine, inputs: Tensor, targets: Tensor, num_data: int
+    ) -> None:
+        learned = [p for p in model.parameters() if p.requires_grad]
+        state = [buffer.clone() for buffer in model.buffers()]
+        self.num_data = num_data
+        self.weights: dict[str, float] = {}
+        self.missing: list[bool] = []
+
+        def step() -> list[Tensor]:
+            objective = model.objective_of_checked(inputs, targets, num_data=num_data)
+            self.weights = {name: term.nu for name, term in objective.kl.items()}
+            found = torch.autograd.grad(-objective.total, learned, allow_unused=True)
+            self.missing = [gradient is None for gradient in found]
+            gradients = _owned([each for each in found if each is not None])
+            marginals = objective.marginals
+            parts = [objective.expected_log_likelihood, objective.head_kl]
+            values = [term.value for term in objective.kl.values()]
+            return [*parts, marginals.mean, marginals.variance, *values, *gradients]
+
+        try:
+            with torch.autograd.set_multithreading_enabled(False):
+                self._program: Callable[..., list[Tensor]] = recorded(
+                    step, [*model.parameters(), *model.buffers(), inputs, targets]
+                )
+        finally:
+            with torch.no_grad():  # what is recorded is played before it counts
+                for buffer, before in zip(model.buffers(), state, strict=True):
+                    buffer.copy_(before)
+
+    def play(
+        self, model: DeepKernelMachine, inputs: Tensor, targets: Tensor
+    ) -> tuple[Objective, list[Tensor | None]]:
+        """The objective, and the gradients of all that is learned."""
+        results = self._program(*model.parameters(), *model.buffers(), inputs, targets)
+        expected, head_kl, mean, variance, *rest = results
+        values, found = rest[: len(self.weights)], iter(rest[len(self.weights) :])
+        kl = {
+            name: LayerKL(value, nu)
+            for (name, nu), value in zip(self.weights.items(), values, strict=True)
+        }
+        objective = Objective(expected, head_kl, kl, self.num_data, Marginals(mean, variance))
+        return objective, [None if missing else next(found) for missing in self.missing]
+
+
+def _owned(gradients: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients that share memory with nothing else, laid out as parameters are."""
+    owners: set[int] = set()
+    result = []
+    for gradient in gradients:
+        memory = gradient.untyped_storage()
+        whole = memory.nbytes() == gradient.numel() * gradient.element_size()
+        if memory.data_ptr() in owners or not whole or not gradient.is_contiguous():
+            result.append(gradient.clone(memory_format=torch.contiguous_format))
+        else:
+            owners.add(memory.data_ptr())
+            result.append(gradient)
+    return result
+
+
+def _settings(model: nn.Module) -> tuple[Any, ...]:
+    """What decides, besides tensors, what the layers do: their plain attributes."""
+    return tuple(_plain(vars(module).values()) for module in model.modules())
+
+
+def _plain(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(value for value in values if type(value) in {bool, int, float, str})
