@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from convdkm.likelihoods import Categorical, Gaussian, Likelihood
     from convdkm.model import DeepKernelMachine, ModelPlan, Objective
     from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
+    from convdkm.recording.gradients import RecordedGradients
     from convdkm.training.fit import fit, resume
     from convdkm.training.run import Run
 
@@ -114,6 +115,7 @@ __all__ = [
     "Product",
     "RationalQuadratic",
     "RealPrediction",
+    "RecordedGradients",
     "Run",
     "Scaled",
     "Sequential",
@@ -150,6 +152,7 @@ _MODULES = {
     ),
     "convdkm.estimators": ("ConvDKMClassifier", "DKMClassifier", "DKMRegressor"),
     "convdkm.folded": ("Predictor", "load_predictor"),
+    "convdkm.recording.gradients": ("RecordedGradients",),
     "convdkm.gram": ("Gram",),
     "convdkm.head": (
         "GPHead",

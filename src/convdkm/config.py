@@ -214,7 +214,7 @@ class TrainingConfig(Section):
         False, description="work residual blocks out again in the backward pass, to save memory"
     )
     compile: bool = Field(
-        False, description="compile elementwise functions, where many steps are worth the wait"
+        False, description="compile functions and record steps, where many are worth the wait"
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(0.01, description="Adam's, at its peak")
     betas: Rates = Field((0.8, 0.9), description="Adam's averaging weights")

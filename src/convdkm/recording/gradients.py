@@ -28,10 +28,15 @@ _LOG = logging.getLogger(__name__)
 class RecordedGradients:
     """Adds the gradient of minus the objective on a batch to every parameter's ``grad``.
 
-    >>> gradients = RecordedGradients(model, num_data=50_000)  # doctest: +SKIP
-    >>> for images, labels in batches:  # doctest: +SKIP
+    >>> import torch
+    >>> import convdkm as dkm
+    >>> images, labels = torch.rand(8, 1, 6, 6), torch.arange(8) % 2
+    >>> model = dkm.resnet8(1, 2, (4, 4, 4)).initialise(images, labels)
+    >>> optimiser = torch.optim.Adam(model.parameters())
+    >>> gradients = dkm.RecordedGradients(model, num_data=8)
+    >>> for _ in range(3):
     ...     optimiser.zero_grad()
-    ...     print(gradients(images, labels).total)
+    ...     objective = gradients(images, labels)
     ...     optimiser.step()
 
     The first batch of a shape is worked on as always, the second is recorded, and from then on the

@@ -6,9 +6,10 @@ import re
 
 import pytest
 from comparison_helpers import CIFAR, DIGITS, ONE, finished, made_up
+from matplotlib.figure import Figure
 from PIL import Image
 
-from convdkm.rivals.comparison.figures import curves, draw, look
+from convdkm.rivals.comparison.figures import by_error, curves, draw, look
 from convdkm.rivals.comparison.folder import TrialResult
 from convdkm.rivals.comparison.rendering import comma_separated, latex, markdown
 from convdkm.rivals.comparison.results import Comparison
@@ -172,6 +173,23 @@ def test_figures_are_drawn_of_what_is_finished(tmp_path):
         colours = [colour for _, colour in image.getcolors(image.width * image.height)]
         assert len(colours) > 20
         assert all(max(colour) - min(colour) <= 2 for colour in colours), "not grey"
+
+
+@pytest.mark.parametrize("accuracies", [(0.1, 0.97), (0.999, 1.0), (0.93, 0.93), (0.2, 0.6)])
+def test_high_accuracies_are_drawn_by_the_error(tmp_path, accuracies, monkeypatch):
+    drawn = []
+    save = Figure.savefig
+    monkeypatch.setattr(Figure, "savefig", lambda *a, **k: (drawn.append(a[0]), save(*a, **k)))
+    results = {name: finished(each) for name, each in zip(("cnn", "dkm"), accuracies, strict=True)}
+    folder = made_up(tmp_path, ("cnn", "dkm"), results=results)
+    draw(Comparison(folder.path), tmp_path / "figures")
+    (panel,) = drawn[0].axes
+    high = by_error([100 * each for each in accuracies])
+    assert high == (max(accuracies) >= 0.9)
+    assert panel.get_yscale() == ("function" if high else "linear")
+    low, top = panel.get_ylim()
+    assert low < 100 * min(accuracies)
+    assert min(100 * max(accuracies), 99.99) < top <= 100
 
 
 @pytest.mark.parametrize("results", [{}, {"cnn": None}])

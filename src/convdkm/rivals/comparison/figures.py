@@ -17,6 +17,9 @@ from convdkm.rivals.methods import NAMES, Method
 SHAPES = "osD^vPX*<"
 """Of marks, which are hollow for the first methods and full for the others: none has two."""
 MOST_TICKS = 6
+HIGH = 90.0
+"""Accuracy, in percent, from which on figures are drawn by the error."""
+ACCURACY_TICKS = (0, 20, 40, 60, 70, 80, 85, 90, 92, 94, 95, 96, 97, 98, 99, 99.5, 99.8, 99.9)
 LOOKS = {
     "machines": {"color": "0.0", "ls": "-", "lw": 1.6},
     "networks": {"color": "0.0", "ls": "--", "lw": 1.2},
@@ -105,11 +108,39 @@ def _draw(
         panel.set_xscale("log")
         _plain_ticks(panel, places)
         panel.set_xlabel(label)
-        panel.set_ylabel("Test accuracy (%)")
+        _accuracy_axis(panel, [each.mean for curve in found for each in curve.accuracies])
         explain(made, axes, 3)
         terms = textwrap.wrap(f"{'; '.join(comparison.terms())}.", int(13 * made.get_figwidth()))
         made.set_figheight(made.get_figheight() + LINE * len(terms))
         made.suptitle("\n".join([f"{comparison.title}: accuracy {title}", *terms]), fontsize=9)
+
+
+def by_error(means: Sequence[float]) -> bool:
+    """Whether accuracies are so close to 100% that the errors tell methods apart."""
+    return max(means) >= HIGH
+
+
+def _accuracy_axis(panel: Any, means: Sequence[float]) -> None:
+    """The accuracy, upwards; where it is high by the logarithm of what lacks to 100%."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    panel.set_ylabel("Test accuracy (%)")
+    if not by_error(means):
+        return
+    panel.set_yscale("function", functions=(_place, lambda place: 100 - 10.0 ** (-place)))
+    low, high = (_place(bound) for bound in (min(means), max(means)))
+    margin = 0.06 * max(high - low, 0.1)
+    panel.set_ylim(100 - 10.0 ** (margin - low), 100 - 10.0 ** (-margin - high))
+    panel.yaxis.set_major_locator(FixedLocator(ACCURACY_TICKS))
+    panel.yaxis.set_minor_locator(NullLocator())
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _place(accuracy: Any) -> Any:
+    """Minus the decimal logarithm of the error, which no test set can show to be below 0.01%."""
+    from numpy import log10, maximum
+
+    return -log10(maximum(100 - accuracy, 0.01))
 
 
 def _plain_ticks(panel: Any, places: Sequence[Sequence[float]]) -> None:

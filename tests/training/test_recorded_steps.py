@@ -1,0 +1,75 @@
+"""Training by recorded steps: the same run, from the same failures."""
+
+import logging
+
+import pytest
+import torch
+from parallel import CASES, CLOCKS, one_step, require_same, trainer_of
+
+import convdkm as dkm
+from convdkm.training import fit
+
+SAMPLED = ("monte-carlo", "gaussian")
+
+
+def records_of(trainer):
+    return list(trainer._passes._recorded._played.values())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_are_those_of_a_run_without_records(name, caplog):
+    plain, recorded = trainer_of(name), trainer_of(name, compile=True)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            require_same(one_step(recorded), one_step(plain), 1e-12)
+    (record,) = records_of(recorded)
+    assert (record is None) == (name in SAMPLED)
+    assert ("random generator" in caplog.text) == (name in SAMPLED)
+    assert plain._passes._recorded is None
+
+
+def test_batches_in_pieces_are_not_recorded():
+    trainer = trainer_of("image", compile=True, micro_batch=100)
+    for _ in range(3):
+        result = one_step(trainer)
+    require_same(result, one_step(trainer_of("image", micro_batch=100)), 1e-12)
+    assert records_of(trainer) == []
+
+
+def test_a_step_that_fails_is_taken_back():
+    """A run of records goes on after a failure as one without does."""
+
+    def ran(trainer):
+        trainer.config = trainer.config.model_copy(update={"epochs": 6})
+        step, calls = trainer.optimiser.step, []
+
+        def spoiled():
+            step()
+            calls.append(None)
+            if len(calls) == 4:
+                with torch.no_grad():
+                    next(m for m in trainer.model.modules() if isinstance(m, dkm.Conv)).weight.mul_(
+                        torch.nan
+                    )
+
+        trainer.optimiser.step = spoiled
+        trainer.run()
+        return trainer.sinks.sinks[0], trainer.model.state_dict()
+
+    (plain, state), (recorded, other) = (ran(trainer_of("batch", compile=c)) for c in (False, True))
+    assert [str(m) for m in recorded.messages] == [str(m) for m in plain.messages]
+    assert any("body." in str(message) for message in plain.messages)
+    for ours, theirs in zip(recorded.steps, plain.steps, strict=True):
+        for name in theirs.values.keys() - CLOCKS:
+            assert ours.values[name] == pytest.approx(theirs.values[name], rel=1e-9), name
+    torch.testing.assert_close(other, state, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_run_with_compile_plays_records():
+    recipe = {"inducing": (6, 8), "blocks": 1, "epochs": 1, "batch_size": 30, "train_size": 100}
+    recipe |= {"test_size": 40, "precision": "float64"}
+    plain, compiled = (fit("quick", "digits", **recipe, compile=c) for c in (False, True))
+    assert compiled.metrics["test"]["log_likelihood"] == pytest.approx(
+        plain.metrics["test"]["log_likelihood"], rel=1e-6
+    )
