@@ -100,8 +100,7 @@ def cholesky_factor(matrix: Tensor, what: str) -> Tensor:
             shifted = matrix.clone()
             shifted.diagonal().add_(jitter * mean)
         factor, info = torch.linalg.cholesky_ex(shifted)
-        smallest_pivot = factor.diagonal().min()
-        if bool((info == 0) & (smallest_pivot.square() > SMALLEST_PIVOT * mean)):
+        if _is_sound(factor, info, mean):
             if jitter:
                 _LOG.debug("%s needed jitter of %g times its mean variance", what, jitter)
             return factor
@@ -111,6 +110,14 @@ def cholesky_factor(matrix: Tensor, what: str) -> Tensor:
         raise NotFiniteError(what, matrix.dtype, size, bad)
     smallest = float(torch.linalg.eigvalsh(matrix).min())
     raise NotPositiveDefiniteError(what, matrix.dtype, size, smallest, JITTERS[-1] * float(mean))
+
+
+def _is_sound(factor: Tensor, info: Tensor, mean: Tensor) -> bool:
+    """Whether a factorisation succeeded, and no pivot is lost in rounding."""
+    pivot = factor.diagonal().min()
+    if factor.device.type == "cpu":
+        return int(info) == 0 and float(pivot) ** 2 > SMALLEST_PIVOT * float(mean)
+    return bool((info == 0) & (pivot.square() > SMALLEST_PIVOT * mean))  # waits once
 
 
 def inverse_of_lower(factor: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -20,32 +20,14 @@ from convdkm.elementwise.engine import (
     learned,
     series,
 )
+from convdkm.elementwise.for_rows import Roots, compiled_for_rows
 from convdkm.maps import summed_products
-from convdkm.recording.tape import leaf
+
+BLOCK = 16
+"""Rows whose sum is written in place of them, where only the sum over all rows is asked for."""
 
 _LOG = logging.getLogger(__name__)
 _Made = TypeVar("_Made")
-
-
-class Roots(NamedTuple):
-    """Of the variances of one side: their inverse roots, zero where they are zero, and roots.
-
-    Worked out before a compiled function is called: inside, a pixel's would be worked out anew for
-    every number of its row.
-    """
-
-    inverse: Tensor
-    root: Tensor
-
-    @classmethod
-    def of(cls, variances: Tensor) -> Roots:
-        """Of variances."""
-        root = variances.sqrt()
-        return cls(root.reciprocal().masked_fill_(root == 0, 0), root)
-
-    def by_variances(self, sums: Tensor) -> Tensor:
-        """What is summed up for each variance, over twice the variance; zero where it is zero."""
-        return 0.5 * sums * self.inverse * self.inverse
 
 
 def _relu(cross: Tensor, inducing: Roots, own: Roots, offset: Tensor) -> Tensor:
@@ -75,6 +57,19 @@ def _relu_gradient(
     sine, supplement = _sine_and_supplement(cross, inducing, own)
     weighted = grad * sine
     return grad * supplement, weighted, own.by_variances(weighted.sum(1, keepdim=True)), grad.sum(1)
+
+
+def _relu_gradient_by_blocks(
+    grad: Tensor, cross: Tensor, inducing: Roots, own: Roots
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The same for a multiple of :data:`BLOCK` rows, with sums over blocks of them."""
+    shape = (-1, BLOCK, grad.shape[1])
+    grad, cross = grad.view(shape), cross.view(shape)
+    own = Roots(*(each.view(-1, BLOCK, 1) for each in own))
+    sine, supplement = _sine_and_supplement(cross, inducing, own)
+    weighted = grad * sine
+    by_own = own.by_variances(weighted.sum(2, keepdim=True))
+    return (grad * supplement).flatten(0, 1), weighted.sum(1), by_own.flatten(0, 1), grad.sum(2)
 
 
 def _gaussian(cross: Tensor, inducing: Roots, own: Roots, gamma: Tensor) -> Tensor:
@@ -139,32 +134,13 @@ def _diagonal_gradient(
     return 2 * (weight * roots * inner - by_own[:, None] * rows), weight * rows, by_own
 
 
-def compiled_for_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile for any number of rows; once more for every P, whose loops are worth unrolling."""
-    fast = torch.compile(function, options={"cpp.dynamic_threads": True})
-
-    @leaf
-    def call(*given: Tensor | Roots | tuple[float, ...] | None) -> Any:
-        alone = [each.detach() if isinstance(each, Tensor) else each for each in given]
-        tensors = [each for each in alone if isinstance(each, Tensor)]
-        rows = tensors[0].shape[0]
-        tensors += [root for each in alone if isinstance(each, Roots) for root in each]
-        for tensor in tensors:
-            if rows > 1 and tensor.ndim and tensor.shape[0] == rows:
-                torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        return fast(*alone)
-
-    return call
-
-
 class Compiled:
     """See :class:`convdkm.elementwise.Engine`."""
 
     def __init__(self) -> None:
-        self._relu, self._relu_gradient = (
-            compiled_for_rows(_relu),
-            compiled_for_rows(_relu_gradient),
-        )
+        self._relu = compiled_for_rows(_relu)
+        self._relu_gradient = compiled_for_rows(_relu_gradient)
+        self._relu_gradient_by_blocks = compiled_for_rows(_relu_gradient_by_blocks)
         self._gaussian = compiled_for_rows(_gaussian)
         self._gaussian_gradient = compiled_for_rows(_gaussian_gradient)
         self._polynomial = compiled_for_rows(_polynomial)
@@ -183,7 +159,9 @@ class Compiled:
         self, grad: Tensor, cross: Tensor, inducing: Tensor, own: Tensor
     ) -> ReluGradient:
         points = Roots.of(inducing)
-        by_cross, weighted, by_own, sums = self._relu_gradient(grad, cross, points, Roots.of(own))
+        blocks = cross.shape[0] % BLOCK == 0
+        gradient = self._relu_gradient_by_blocks if blocks else self._relu_gradient
+        by_cross, weighted, by_own, sums = gradient(grad, cross, points, Roots.of(own))
         return ReluGradient(by_cross, points.by_variances(weighted.sum(0)), by_own, sums.sum())
 
     def gaussian(self, cross: Tensor, inducing: Tensor, own: Tensor, gamma: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from convdkm.elementwise.arccosine import evaluated, kernel_coefficients, lacking
-from convdkm.elementwise.compiled import compiled_engine, compiled_for_rows
+from convdkm.elementwise.compiled import compiled_engine
+from convdkm.elementwise.for_rows import compiled_for_rows
 from convdkm.maps import pieces
 
 PIECE = 1 << 16

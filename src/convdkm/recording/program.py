@@ -10,23 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 
+from convdkm.recording.simplify import simplified
 from convdkm.recording.tape import Call, Slot, Tape, slots_of
-
-_ALIASES = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
-"""Operations that do nothing where there is no derivative."""
-
-_VIEWS = {
-    torch.ops.aten.view.default,
-    torch.ops.aten._unsafe_view.default,
-    torch.ops.aten.permute.default,
-    torch.ops.aten.transpose.int,
-    torch.ops.aten.t.default,
-    torch.ops.aten.diagonal.default,
-    torch.ops.aten.unsqueeze.default,
-    torch.ops.aten.expand.default,
-}
-"""Operations that show a tensor's own memory: the same of the same tensor is the same."""
 
 
 def recorded(
@@ -50,70 +37,36 @@ def recorded(
 
 def program(tape: Tape, results: Sequence[Slot]) -> Callable[..., list[Tensor]]:
     """The program that plays a tape."""
-    calls, results = _without_repetition(tape.calls, results)
-    calls = _needed(calls, results)
+    outside = {*tape.inputs, *tape.constants}
+    calls, results = simplified(tape.calls, results, outside, tape.sizes)
     writer = _Writer()
     for slot, tensor in tape.constants.items():
         writer.names[slot] = writer.constant(tensor.detach())
     return writer.written(calls, tape.inputs, results)
 
 
-def _without_repetition(
-    calls: Sequence[Call], results: Sequence[Slot]
-) -> tuple[list[Call], list[Slot]]:
-    """Without operations that do nothing, and with every view of a tensor made once."""
-    same: dict[Slot, Slot] = {}
-    views: dict[tuple[Any, ...], Slot] = {}
-
-    def standing_for(value: Any) -> Any:
-        if isinstance(value, Slot):
-            return same.get(value, value)
-        if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-            mapped = [standing_for(each) for each in value]
-            return type(value)(*mapped) if hasattr(value, "_fields") else type(value)(mapped)
-        return value
-
-    kept = []
-    for call in calls:
-        arguments = standing_for(call.arguments)
-        if call.function in _ALIASES:
-            same[call.results] = arguments[0]
-            continue
-        if call.function in _VIEWS:
-            key = (call.function, repr(arguments), repr(call.options))
-            if key in views:
-                same[call.results] = views[key]
-                continue
-            views[key] = call.results
-        options = {name: standing_for(value) for name, value in call.options.items()}
-        kept.append(replace(call, arguments=arguments, options=options))
-    return kept, [same.get(slot, slot) for slot in results]
+_PLAIN = {"aten::_unsafe_view": "view"}
+"""Operators of autograd's, and methods that do the same."""
 
 
-def _needed(calls: Sequence[Call], results: Sequence[Slot]) -> list[Call]:
-    """Without operations whose results nobody uses."""
-    used, kept = set(results), []
-    for call in reversed(calls):
-        if not call.pure or used.intersection(slots_of(call.results)):
-            used.update(slots_of((call.arguments, call.options)))
-            kept.append(call)
-    return kept[::-1]
-
-
-def _quickest(function: Callable[..., Any]) -> Callable[..., Any]:
+def _quickest(call: Call) -> Call:
     """The same operation as ``torch.name`` or a method of tensors, which start sooner.
 
     Those that are built in take the operator's arguments in its order. Functions that are written
     in Python may not, and are passed over.
     """
-    if not isinstance(function, torch._ops.OpOverload) or function.namespace != "aten":
-        return function
-    name = function._schema.name.removeprefix("aten::")
+    function = call.function
+    if not isinstance(function, OpOverload) or function.namespace != "aten":
+        return call
+    if function is torch.ops.aten._to_copy.default and call.options.keys() == {"dtype"}:
+        arguments = (*call.arguments, call.options["dtype"], False, True)
+        return replace(call, function=Tensor.to, arguments=arguments, options={})
+    name = _PLAIN.get(function._schema.name) or function._schema.name.removeprefix("aten::")
     for home, kind in ((torch, BuiltinFunctionType), (Tensor, MethodDescriptorType)):
         found = getattr(home, name, None)
         if isinstance(found, kind):
-            return found
-    return function
+            return replace(call, function=found)
+    return call
 
 
 class _Writer:
@@ -164,10 +117,10 @@ class _Writer:
                 last[slot] = number
         stays = {*inputs, *results, *(s for s, n in self.names.items() if n.startswith("c"))}
         lines = [f"def play({', '.join(self.names[slot] for slot in inputs)}):"]
-        for number, call in enumerate(calls):
+        for number, call in enumerate(map(_quickest, calls)):
             given = [self.text(each) for each in call.arguments]
             given += [f"{name}={self.text(value)}" for name, value in call.options.items()]
-            made = f"{self.constant(_quickest(call.function))}({', '.join(given)})"
+            made = f"{self.constant(call.function)}({', '.join(given)})"
             slots = slots_of((call.arguments, call.options, call.results))
             new = [slot for slot in slots_of(call.results) if slot not in self.names]
             lines.append(f" {self.target(call.results)} = {made}" if new else f" {made}")

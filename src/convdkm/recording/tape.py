@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import wraps
@@ -45,6 +46,7 @@ class Call:
         arguments, options: what with; slots stand for tensors and numbers.
         results: what it returns, in the same way.
         pure: whether all that it does is to return something.
+        is_plain_copy: whether it returns its argument once more, laid out in the same way.
     """
 
     function: Callable[..., Any]
@@ -52,6 +54,7 @@ class Call:
     options: dict[str, Any]
     results: Any
     pure: bool
+    is_plain_copy: bool = False
 
 
 _TAPE: ContextVar[Tape | None] = ContextVar("tape", default=None)
@@ -150,12 +153,14 @@ class Tape(TorchDispatchMode):
         calls: the operations, in order.
         constants: tensors that were there before, with their slots.
         inputs: slots of the inputs.
+        sizes: numbers in every tensor.
     """
 
     def __init__(self, inputs: Sequence[Tensor]) -> None:
         super().__init__()
         self.calls: list[Call] = []
         self.constants: dict[Slot, Tensor] = {}
+        self.sizes: dict[Slot, int] = {}
         self._slots = WeakTensorKeyDictionary()
         self._numbers: dict[int, tuple[Slot, RecordedNumber]] = {}
         self._count = 0
@@ -195,15 +200,20 @@ class Tape(TorchDispatchMode):
         """Call a function, note the call, and nothing of what is done inside."""
         if torch.is_grad_enabled() and _needs_gradient((*arguments, *options.values())):
             raise NotRecordableError(f"{function} is asked for a derivative")
-        with _disable_current_modes():
+        with self.unseen():
             result = function(
                 *_mapped(_value, arguments),
                 **{name: _value(each) for name, each in options.items()},
             )
         if isinstance(result, float):
             result = RecordedNumber(self, result)
-        self._note(function, arguments, options, result, pure)
+        self.add(function, arguments, options, result, pure=pure)
         return result
+
+    def unseen(self) -> AbstractContextManager[object]:
+        """Inside the block, nothing is noted."""
+        unseen: AbstractContextManager[object] = _disable_current_modes()
+        return unseen
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -213,15 +223,23 @@ class Tape(TorchDispatchMode):
         if func is torch.ops.aten._local_scalar_dense.default:
             raise NotRecordableError("what it does depends on a number that it reads from a tensor")
         result = func(*args, **kwargs)
-        self._note(func, args, kwargs, result, not func._schema.is_mutable)
+        self.add(func, args, kwargs, result, pure=not func._schema.is_mutable)
         return result
 
-    def _note(
-        self, function: Any, arguments: Any, options: dict[str, Any], result: Any, pure: bool
+    def add(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
+        result: Any,
+        *,
+        pure: bool,
     ) -> None:
+        """Note a call that was made."""
         given = self._encoded(arguments)
         named = {name: self._encoded(value) for name, value in options.items()}
-        self.calls.append(Call(function, given, named, self._results(result), pure))
+        copies = function is torch.ops.aten.clone.default and _is_laid_out_as(result, arguments[0])
+        self.calls.append(Call(function, given, named, self._results(result), pure, copies))
 
     def _added(self, value: Tensor | RecordedNumber) -> Slot:
         slot = Slot(self._count)
@@ -230,6 +248,7 @@ class Tape(TorchDispatchMode):
             self._numbers[id(value)] = (slot, value)
         else:
             self._slots[value] = slot
+            self.sizes[slot] = value.numel()
         return slot
 
     def _encoded(self, value: Any) -> Any:
@@ -260,6 +279,11 @@ def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         return type(value)(map(function, value))
     return value
+
+
+def _is_laid_out_as(copy: Tensor, original: Tensor) -> bool:
+    """Whether the original could stand for its copy: its numbers lie apart, in the same order."""
+    return copy.stride() == original.stride()
 
 
 def _needs_gradient(value: Any) -> bool:
