@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 Lap = tuple[float, ...]
 """Seconds of the parts of one turn."""
+SETTLED = 3
+"""Rounds after which an action is as it will be, but for memory."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,9 @@ def in_turn(
         actions: by name; each does its work and returns the seconds of its parts.
         repeats: turns that count.
         warm_up: turns before them that do not.
-        settling: seconds for which each action is done again and again in each of those turns: what
-            is short takes some rounds until the memory that it uses is there.
+        settling: seconds for which each action is done again and again in each of those turns, and
+            :data:`SETTLED` times at least: functions are compiled and steps recorded in the first
+            rounds, and what is short takes some until the memory that it uses is there.
 
     Returns:
         The times of every part of every action.
@@ -54,7 +57,9 @@ def in_turn(
             lap = action()
             if turn >= warm_up:
                 laps[name].append(lap)
-            else:
+            elif settling:
+                for _ in range(SETTLED - 1):
+                    action()
                 while time.perf_counter() - start < settling:
                     action()
     return {

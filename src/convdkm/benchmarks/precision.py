@@ -12,6 +12,7 @@ from convdkm.architectures import PUBLISHED, resnet8
 from convdkm.benchmarks.contestants import BETAS, CLASSES, NU
 from convdkm.data.digits import load_digits
 from convdkm.model import DeepKernelMachine
+from convdkm.recording.gradients import RecordedGradients
 
 WIDTHS, BATCH = (16, 32, 64), 32
 RATE = 1e-3
@@ -93,14 +94,14 @@ def _train(
     model: DeepKernelMachine, images: Tensor, labels: Tensor, batches: list[Tensor]
 ) -> list[float]:
     """The objective at every step."""
-    optimiser = torch.optim.Adam(model.parameters(), lr=RATE, betas=BETAS)
+    optimiser = torch.optim.Adam(model.parameters(), lr=RATE, betas=BETAS, fused=True)
+    gradients = RecordedGradients(model, num_data=len(images))
     curve = []
     for batch in batches:
-        objective = model.objective(images[batch], labels[batch], num_data=len(images)).total
         optimiser.zero_grad()
-        (-objective).backward()
+        objective = gradients(images[batch], labels[batch])
         optimiser.step()
-        curve.append(float(objective.detach()))
+        curve.append(float(objective.total.detach()))
     return curve
 
 

@@ -36,7 +36,7 @@ class Plan:
 
     workloads: tuple[Workload, ...]
     parts: tuple[Part, ...] = ("compare", "scaling", "profile")
-    repeats: int = 5
+    repeats: int = 7
     steps: int = 200
     compiled: bool = False
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from convdkm.benchmarks.report import Part
 
 WIDTHS = ("16,32,64", "32,64,128", "64,128,256")
-QUICK_REPEATS, REPEATS = 3, 5
+REPEATS = 7
 
 
 def run_bench_command(
@@ -42,7 +42,7 @@ def run_bench_command(
     from convdkm.benchmarks.report import Plan, run_bench
 
     sizes = [checked_widths(text) for text in widths or (WIDTHS[:1] if quick else WIDTHS)]
-    repeats = repeats if repeats is not None else (QUICK_REPEATS if quick else REPEATS)
+    repeats = REPEATS if repeats is None else repeats
     plan = Plan(
         tuple(Workload(size, batch, side) for size in sizes),
         chosen_parts(quick=quick, scaling=scaling, profile=profile),

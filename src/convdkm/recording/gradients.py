@@ -9,6 +9,7 @@ order in which a few gradients are added up.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ class RecordedGradients:
     ...     objective = gradients(images, labels)
     ...     optimiser.step()
 
-    The first batch of a shape is worked on as always, the second is recorded, and from then on the
+    The first batch of a shape is worked on as always, the next is recorded, and from then on the
     record is played. Another shape, or another setting of a layer (its ν, its mode), makes a record
     of its own, and what cannot be recorded is worked on as always: layers that look at the numbers
     in their tensors, likelihoods that draw samples for the share of a batch, ``torch.autocast``.
@@ -55,7 +56,7 @@ class RecordedGradients:
     def __init__(self, model: DeepKernelMachine, *, num_data: int, most: int = 4) -> None:
         self.model, self.num_data, self.most = model, num_data, most
         self._played: dict[Any, _Record | None] = {}
-        self._seen: Any = None
+        self._seen: deque[Any] = deque(maxlen=2 * most)
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Objective:
         """The objective, its derivatives with the parameters and no further."""
@@ -63,8 +64,8 @@ class RecordedGradients:
         record = self._played.get(key)
         if record is None and self._worth_recording(key):
             record = self._played[key] = self._recorded(inputs, targets)
-        self._seen = key
         if record is None:
+            self._seen.append(key)
             return self._as_always(inputs, targets)
         batch = self.model.checked_batch(inputs, targets)
         try:
@@ -82,8 +83,8 @@ class RecordedGradients:
         return objective
 
     def _worth_recording(self, key: Any) -> bool:
-        """It is the second of its kind in a row, not known to fail, and there is room."""
-        return key == self._seen and key not in self._played and len(self._played) < self.most
+        """There was one of its kind lately, it is not known to fail, and there is room."""
+        return key in self._seen and key not in self._played and len(self._played) < self.most
 
     def _key(self, inputs: Tensor, targets: Tensor) -> Any:
         batch = tuple((each.shape, each.dtype, each.device) for each in (inputs, targets))
