@@ -35,6 +35,14 @@ def as_tensor(value: Scalar, like: Tensor) -> Tensor:
     return torch.full((), number, dtype=like.dtype, device=like.device)
 
 
+def affine(values: Tensor, slope: Scalar, shift: Scalar) -> Tensor:
+    """``slope · values + shift``, in one pass over memory where the slope is a number."""
+    if isinstance(slope, Tensor):
+        return values * slope + shift
+    number: Any = slope
+    return torch.add(as_tensor(shift, values), values, alpha=number)
+
+
 @leaf
 def exponential(value: Scalar) -> Scalar:
     """``exp(value)``; infinite where it is too large."""

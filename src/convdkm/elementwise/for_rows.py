@@ -10,9 +10,15 @@ from torch import Tensor, fx
 
 from convdkm.recording.tape import tape_under_way
 
+SMALLEST_ROOT = 1e-18
+"""Roots below it are inverted as if they were this, whose square is in the range of float32."""
+
 
 class Roots(NamedTuple):
-    """Of the variances of one side: their inverse roots, zero where they are zero, and roots.
+    """Of the variances of one side: their inverse roots, and roots.
+
+    Where a variance is zero the inverse root is large, and finite: what it is multiplied by, the
+    covariances and sums over sines, is zero there.
 
     Worked out before a compiled function is called: inside, a pixel's would be worked out anew for
     every number of its row.
@@ -25,10 +31,10 @@ class Roots(NamedTuple):
     def of(cls, variances: Tensor) -> Roots:
         """Of variances."""
         root = variances.sqrt()
-        return cls(root.reciprocal().masked_fill_(root == 0, 0), root)
+        return cls(root.clamp(min=SMALLEST_ROOT).reciprocal(), root)
 
     def by_variances(self, sums: Tensor) -> Tensor:
-        """What is summed up for each variance, over twice the variance; zero where it is zero."""
+        """What is summed up for each variance, over twice the variance."""
         return 0.5 * sums * self.inverse * self.inverse
 
 

@@ -15,7 +15,7 @@ from convdkm.kernels.pointwise import Pointwise, pointwise_convolution
 from convdkm.layers.base import Plan
 from convdkm.layers.conv import ConvPlan, window_variance
 from convdkm.layers.noise import NoisePlan
-from convdkm.scalars import as_tensor, scalar
+from convdkm.scalars import affine, as_tensor, scalar
 
 
 class FusedPlan(KernelPlan):
@@ -105,7 +105,7 @@ class _Affine(torch.autograd.Function):
     ) -> Tensor:
         ctx.slope, ctx.gain = gain * (1.0 if slope is None else scalar(slope)), gain
         ctx.save_for_backward(tt, slope)
-        return tt * ctx.slope + (lift + (0.0 if offset is None else gain * scalar(offset)))
+        return affine(tt, ctx.slope, lift + (0.0 if offset is None else gain * scalar(offset)))
 
     @staticmethod
     @once_differentiable

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from convdkm.errors import InvalidInputError
@@ -17,7 +18,7 @@ class NoisePlan(Plan):
         super().__init__(noisy(ii, relative, absolute))
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        return it, (1 + self.relative) * tt + self.absolute
+        return it, torch.add(tt.new_full((), self.absolute), tt, alpha=1 + self.relative)
 
 
 class Noise(Layer):
