@@ -152,6 +152,23 @@ def test_what_the_layers_are_set_to_is_followed():
     assert len(gradients._played) == 3
 
 
+def test_layers_and_parameters_may_be_replaced():
+    model, shape = machine("published")
+    gradients = RecordedGradients(model, num_data=50)
+    inputs, targets = batch(model, shape, 1)
+    for turn in range(3):
+        for _ in range(3):
+            total = eager(copy.deepcopy(model), inputs, targets).total
+            model.zero_grad()
+            assert torch.equal(gradients(inputs, targets).total, total)
+        assert len(gradients._played) == 1
+        if turn == 0:
+            layer = next(each for each in model.modules() if isinstance(each, dkm.Conv))
+            layer.weight = torch.nn.Parameter(2 * layer.weight.detach())
+        else:
+            model.head = copy.deepcopy(model.head)
+
+
 def test_only_what_is_learned_has_gradients():
     model, shape = machine("published")
     frozen = [p for name, p in model.named_parameters() if "weight" in name]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from convdkm.recording.program import recorded
 from convdkm.recording.tape import NotRecordableError
 
 _LOG = logging.getLogger(__name__)
+_PLAIN = {bool, int, float, str, tuple}
 
 
 class RecordedGradients:
@@ -45,7 +46,7 @@ class RecordedGradients:
     of its own, and what cannot be recorded is worked on as always: layers that look at the numbers
     in their tensors, likelihoods that draw samples for the share of a batch, ``torch.autocast``.
     A layer of one's own whose plan depends on anything but its parameters, buffers and attributes
-    that are numbers, strings or truth values must not be recorded.
+    that are numbers, strings, truth values or tuples must not be recorded.
 
     Args:
         model: the machine, which has been initialised.
@@ -55,11 +56,15 @@ class RecordedGradients:
 
     def __init__(self, model: DeepKernelMachine, *, num_data: int, most: int = 4) -> None:
         self.model, self.num_data, self.most = model, num_data, most
+        self._structure = _Structure(model)
         self._played: dict[Any, _Record | None] = {}
         self._seen: deque[Any] = deque(maxlen=2 * most)
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Objective:
         """The objective, its derivatives with the parameters and no further."""
+        if not self._structure.is_current:
+            self._structure = _Structure(self.model)
+            self._played.clear()
         key = self._key(inputs, targets)
         record = self._played.get(key)
         if record is None and self._worth_recording(key):
@@ -69,11 +74,11 @@ class RecordedGradients:
             return self._as_always(inputs, targets)
         batch = self.model.checked_batch(inputs, targets)
         try:
-            objective, gradients = record.play(self.model, *batch)
+            objective, gradients = record.play(self._structure, *batch)
         except NumericalError:
             return self._as_always(inputs, targets)  # it says where
         self.model.require_finite("the objective", objective.total)
-        learned = (p for p in self.model.parameters() if p.requires_grad)
+        learned = (p for p in self._structure.parameters if p.requires_grad)
         for parameter, gradient in zip(learned, gradients, strict=True):
             if gradient is not None:
                 if parameter.grad is None:
@@ -90,14 +95,15 @@ class RecordedGradients:
         batch = tuple((each.shape, each.dtype, each.device) for each in (inputs, targets))
         kind = self.model.device.type
         autocast = kind != "meta" and torch.is_autocast_enabled(kind)
-        learned = tuple(p.requires_grad for p in self.model.parameters())
-        return batch, autocast, self.model.dtype, learned, _settings(self.model)
+        learned = tuple(p.requires_grad for p in self._structure.parameters)
+        return batch, autocast, self.model.dtype, learned, self._structure.settings()
 
     def _recorded(self, inputs: Tensor, targets: Tensor) -> _Record | None:
         if torch.is_autocast_enabled(self.model.device.type):
             return None
         try:
-            return _Record(self.model, *self.model.checked_batch(inputs, targets), self.num_data)
+            batch = self.model.checked_batch(inputs, targets)
+            return _Record(self.model, self._structure, *batch, self.num_data)
         except NumericalError:
             raise
         except Exception as error:  # of any kind: a step as always says what is wrong, if it is
@@ -111,14 +117,56 @@ class RecordedGradients:
         return objective
 
 
+class _Structure:
+    """What a machine is made of, found once, and what of it may change, looked up quickly.
+
+    Attributes:
+        parameters, buffers: the machine's.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = list(model.modules())
+        self.parameters, self.buffers = list(model.parameters()), list(model.buffers())
+        self._parts: list[Mapping[str, Any]] = [
+            part for each in modules for part in (each._parameters, each._buffers, each._modules)
+        ]
+        self._known = self._found()
+        self._settings = [
+            (vars(each), tuple(name for name in vars(each) if not name.startswith("_")))
+            for each in modules
+        ]
+
+    def _found(self) -> list[int]:
+        return [id(each) for part in self._parts for each in part.values()]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether layers, parameters and buffers are the same objects as before."""
+        return self._found() == self._known
+
+    def settings(self) -> tuple[Any, ...]:
+        """What decides, besides tensors, what the layers do: their plain attributes."""
+        return tuple(
+            repr(value) if type(value) is tuple else value
+            for attributes, names in self._settings
+            for name in names
+            if type(value := attributes.get(name)) in _PLAIN
+        )
+
+
 class _Record:
     """A program that works out the objective of a batch and its gradients."""
 
     def __init__(
-        self, model: DeepKernelMachine, inputs: Tensor, targets: Tensor, num_data: int
+        self,
+        model: DeepKernelMachine,
+        structure: _Structure,
+        inputs: Tensor,
+        targets: Tensor,
+        num_data: int,
     ) -> None:
-        learned = [p for p in model.parameters() if p.requires_grad]
-        state = [buffer.clone() for buffer in model.buffers()]
+        learned = [p for p in structure.parameters if p.requires_grad]
+        state = [buffer.clone() for buffer in structure.buffers]
         self.num_data = num_data
         self.weights: dict[str, float] = {}
         self.missing: list[bool] = []
@@ -137,18 +185,18 @@ class _Record:
         try:
             with torch.autograd.set_multithreading_enabled(False):
                 self._program: Callable[..., list[Tensor]] = recorded(
-                    step, [*model.parameters(), *model.buffers(), inputs, targets]
+                    step, [*structure.parameters, *structure.buffers, inputs, targets]
                 )
         finally:
             with torch.no_grad():  # what is recorded is played before it counts
-                for buffer, before in zip(model.buffers(), state, strict=True):
+                for buffer, before in zip(structure.buffers, state, strict=True):
                     buffer.copy_(before)
 
     def play(
-        self, model: DeepKernelMachine, inputs: Tensor, targets: Tensor
+        self, structure: _Structure, inputs: Tensor, targets: Tensor
     ) -> tuple[Objective, list[Tensor | None]]:
         """The objective, and the gradients of all that is learned."""
-        results = self._program(*model.parameters(), *model.buffers(), inputs, targets)
+        results = self._program(*structure.parameters, *structure.buffers, inputs, targets)
         expected, head_kl, mean, variance, *rest = results
         values, found = rest[: len(self.weights)], iter(rest[len(self.weights) :])
         kl = {
@@ -172,12 +220,3 @@ def _owned(gradients: Sequence[Tensor]) -> list[Tensor]:
             owners.add(memory.data_ptr())
             result.append(gradient)
     return result
-
-
-def _settings(model: nn.Module) -> tuple[Any, ...]:
-    """What decides, besides tensors, what the layers do: their plain attributes."""
-    return tuple(_plain(vars(module).values()) for module in model.modules())
-
-
-def _plain(values: Iterable[Any]) -> tuple[Any, ...]:
-    return tuple(value for value in values if type(value) in {bool, int, float, str})
