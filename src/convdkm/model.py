@@ -287,9 +287,9 @@ class DeepKernelMachine(nn.Module):
             num_data: size of the whole training set; the size of the batch if not given.
             plan: the inducing chain, where :meth:`plan` has worked it out for these parameters.
         """
+        inputs, targets = self.checked_batch(inputs, targets)
         num_data = len(inputs) if num_data is None else num_data
         check_positive(num_data=num_data)
-        inputs, targets = self.checked_batch(inputs, targets)
         objective = self.objective_of_checked(inputs, targets, num_data=num_data, plan=plan)
         self.require_finite("the objective", objective.total)
         return objective

@@ -230,7 +230,14 @@ def test_bad_input_is_refused_as_always():
     for _ in range(3):
         gradients(inputs, targets)
     with pytest.raises(dkm.errors.InvalidInputError, match="NaN"):
-        gradients(inputs.fill_(torch.nan), targets)
+        gradients(torch.full_like(inputs, torch.nan), targets)
+    fresh = RecordedGradients(model, num_data=50)
+    fresh(inputs, targets)
+    with pytest.raises(dkm.errors.InvalidInputError, match="NaN"):
+        fresh(torch.full_like(inputs, torch.nan), targets)
+    fresh(inputs, targets)
+    assert len(fresh._played) == 1
+    assert None not in fresh._played.values()
     with pytest.raises(dkm.errors.InvalidInputError, match="between 0 and 2"):
         gradients(torch.zeros_like(inputs), targets + 3)
 

@@ -54,7 +54,7 @@ def heading(results: Mapping[str, Any]) -> list[str]:
     return [
         f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads{size}",
         f"{named}; {results['date']}",
-        "compiled: elementwise functions of a step, the whole predictor"
+        "compiled: elementwise functions of a step, the whole predictor; steps are recorded"
         if results["settings"]["compiled"]
         else "nothing compiled",
     ]

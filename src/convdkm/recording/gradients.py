@@ -67,12 +67,14 @@ class RecordedGradients:
             self._played.clear()
         key = self._key(inputs, targets)
         record = self._played.get(key)
-        if record is None and self._worth_recording(key):
-            record = self._played[key] = self._recorded(inputs, targets)
-        if record is None:
+        if record is None and not self._worth_recording(key):
             self._seen.append(key)
             return self._as_always(inputs, targets)
         batch = self.model.checked_batch(inputs, targets)
+        if record is None:
+            record = self._played[key] = self._recorded(*batch)
+        if record is None:
+            return self._as_always(inputs, targets)
         try:
             objective, gradients = record.play(self._structure, *batch)
         except NumericalError:
@@ -93,17 +95,19 @@ class RecordedGradients:
 
     def _key(self, inputs: Tensor, targets: Tensor) -> Any:
         batch = tuple((each.shape, each.dtype, each.device) for each in (inputs, targets))
-        kind = self.model.device.type
-        autocast = kind != "meta" and torch.is_autocast_enabled(kind)
         learned = tuple(p.requires_grad for p in self._structure.parameters)
-        return batch, autocast, self.model.dtype, learned, self._structure.settings()
+        return batch, self._autocast, self.model.dtype, learned, self._structure.settings()
+
+    @property
+    def _autocast(self) -> bool:
+        kind = self.model.device.type
+        return kind != "meta" and torch.is_autocast_enabled(kind)
 
     def _recorded(self, inputs: Tensor, targets: Tensor) -> _Record | None:
-        if torch.is_autocast_enabled(self.model.device.type):
+        if self._autocast:
             return None
         try:
-            batch = self.model.checked_batch(inputs, targets)
-            return _Record(self.model, self._structure, *batch, self.num_data)
+            return _Record(self.model, self._structure, inputs, targets, self.num_data)
         except NumericalError:
             raise
         except Exception as error:  # of any kind: a step as always says what is wrong, if it is
