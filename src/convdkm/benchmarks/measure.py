@@ -6,7 +6,8 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 Lap = tuple[float, ...]
@@ -50,21 +51,36 @@ def in_turn(
         The times of every part of every action.
     """
     laps: dict[str, list[Lap]] = {name: [] for name in actions}
-    for turn in range(warm_up + repeats):
-        for name, action in actions.items():
-            gc.collect()
-            start = time.perf_counter()
-            lap = action()
-            if turn >= warm_up:
-                laps[name].append(lap)
-            elif settling:
-                for _ in range(SETTLED - 1):
-                    action()
-                while time.perf_counter() - start < settling:
-                    action()
+    for _ in range(warm_up):
+        for action in actions.values():
+            _settle(action, settling)
+    with _settled_objects():
+        for _ in range(repeats):
+            for name, action in actions.items():
+                gc.collect()
+                laps[name].append(action())
     return {
         name: [Times(part) for part in zip(*turns, strict=True)] for name, turns in laps.items()
     }
+
+
+def _settle(action: Callable[[], Lap], seconds: float) -> None:
+    start = time.perf_counter()
+    for _ in range(SETTLED if seconds else 1):
+        action()
+    while time.perf_counter() - start < seconds:
+        action()
+
+
+@contextmanager
+def _settled_objects() -> Iterator[None]:
+    """Inside the block, objects that are there already are not looked through for garbage."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def timed(action: Callable[[], object]) -> Callable[[], Lap]:

@@ -129,12 +129,14 @@ def _ratios(results: Mapping[str, Any]) -> Sheet:
 
 
 def _precision(precision: Mapping[str, Any]) -> Sheet:
+    named = {"single": "float32 data path", "nudged": "float64, started 1e-7 away"}
     return Sheet(
         f"Objective after {precision['steps']} steps, relative to float64",
         ("", "difference"),
         [
-            ("float32 data path", f"{precision['single']:.1e}"),
-            ("float64, started 1e-7 away", f"{precision['nudged']:.1e}"),
+            (title, f"{precision[name]:.1e}")
+            for name, title in named.items()
+            if precision[name] is not None
         ],
     )
 

@@ -256,7 +256,7 @@ def bench(
     ] = None,
     batch: Annotated[int, typer.Option(metavar="N", help="images of a batch (256)")] = 256,
     side: Annotated[int, typer.Option(metavar="N", help="side of an image (32)")] = 32,
-    repeats: Annotated[int | None, typer.Option(metavar="N", help="times to repeat (7)")] = None,
+    repeats: Annotated[int | None, typer.Option(metavar="N", help="times to repeat (5)")] = None,
     steps: Annotated[
         int, typer.Option(metavar="N", help="steps of float32 beside float64 (200)")
     ] = 200,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from convdkm.benchmarks.report import Part
 
 WIDTHS = ("16,32,64", "32,64,128", "64,128,256")
-REPEATS = 7
+REPEATS = 5
 
 
 def run_bench_command(
@@ -49,6 +49,7 @@ def run_bench_command(
         repeats,
         steps,
         compiled,
+        nudged=not quick,
     )
     if threads is not None:
         if threads < 1:

@@ -147,8 +147,8 @@ class Compiled:
         self._polynomial_gradient = compiled_for_rows(_polynomial_gradient)
         self._variance = compiled_for_rows(_variance)
         self._variance_gradient = compiled_for_rows(_variance_gradient)
-        self.diagonal_variance = compiled_for_rows(_diagonal_variance)
-        self._diagonal_gradient = compiled_for_rows(_diagonal_gradient)
+        self.diagonal_variance = compiled_for_rows(_diagonal_variance, any_width=True)
+        self._diagonal_gradient = compiled_for_rows(_diagonal_gradient, any_width=True)
 
     def relu(self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None) -> Tensor:
         offset = cross.new_zeros(()) if offset is None else offset

@@ -46,13 +46,19 @@ class _Use(NamedTuple):
     results: Sequence[Any]
 
 
-def compiled_for_rows(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile for any number of rows; once more for every P, whose loops are worth unrolling.
+def compiled_for_rows(
+    function: Callable[..., Any], *, any_width: bool = False
+) -> Callable[..., Any]:
+    """Compile for any number of rows; once more for every P, where its loops are worth unrolling.
 
     Left to itself, the compiler takes P for a number that varies as soon as it sees a second one.
 
     A tape notes the program that the compiler made, not the call of the function: the search for
     the program among those made takes longer than a small program itself.
+
+    Args:
+        function: of tensors ``(rows, P)`` and the like.
+        any_width: compile once for every P.
     """
     uses: list[_Use] = []
 
@@ -69,12 +75,13 @@ def compiled_for_rows(function: Callable[..., Any]) -> Callable[..., Any]:
 
         return run
 
-    fast = torch.compile(function, dynamic=False, backend=watched)
+    fast = torch.compile(function, dynamic=any_width, backend=watched)
     known: set[Any] = set()
 
     def call(*given: Tensor | Roots | tuple[float, ...] | None) -> Any:
         alone = tuple(each.detach() if isinstance(each, Tensor) else each for each in given)
-        _mark_rows(alone, known)
+        if not any_width:
+            _mark_rows(alone, known)
         tape = tape_under_way()
         if tape is None:
             return fast(*alone)
