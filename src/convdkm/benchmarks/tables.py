@@ -54,7 +54,8 @@ def heading(results: Mapping[str, Any]) -> list[str]:
     return [
         f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads{size}",
         f"{named}; {results['date']}",
-        "compiled: elementwise functions of a step, the whole predictor; steps are recorded"
+        "compiled: elementwise functions of a step, the whole predictor"
+        + ("; steps are recorded" if "compare" in results["settings"]["parts"] else "")
         if results["settings"]["compiled"]
         else "nothing compiled",
     ]

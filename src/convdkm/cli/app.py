@@ -267,7 +267,7 @@ def bench(
         bool,
         typer.Option(
             "--compile/--no-compile",
-            help="let torch.compile make elementwise functions, and the predictor (on)",
+            help="compile elementwise functions and the predictor, and record steps (on)",
         ),
     ] = True,
     scaling: Annotated[

@@ -58,7 +58,7 @@ def compiled_for_rows(
 
     Args:
         function: of tensors ``(rows, P)`` and the like.
-        any_width: compile once for every P.
+        any_width: make one program for all P.
     """
     uses: list[_Use] = []
 

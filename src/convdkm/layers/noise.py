@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from convdkm.errors import InvalidInputError
 from convdkm.layers.base import Layer, Plan
 from convdkm.layers.inducing import noisy
+from convdkm.scalars import affine
 
 
 class NoisePlan(Plan):
@@ -18,7 +18,7 @@ class NoisePlan(Plan):
         super().__init__(noisy(ii, relative, absolute))
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        return it, torch.add(tt.new_full((), self.absolute), tt, alpha=1 + self.relative)
+        return it, affine(tt, 1 + self.relative, self.absolute)
 
 
 class Noise(Layer):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from convdkm.recording.tape import Call, Slot, slots_of
+from convdkm.recording.tape import Call, Slot, mapped, slots_of
 
 _IDLE = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
 """Operations that do nothing where there is no derivative."""
@@ -94,12 +94,9 @@ def _is_repeatable(function: Any) -> bool:
 def _replaced(value: Any, same: Mapping[Slot, Slot]) -> Any:
     if isinstance(value, Slot):
         return same.get(value, value)
-    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        mapped = [_replaced(each, same) for each in value]
-        return type(value)(*mapped) if hasattr(value, "_fields") else type(value)(mapped)
     if isinstance(value, dict):
         return {name: _replaced(each, same) for name, each in value.items()}
-    return value
+    return mapped(lambda each: _replaced(each, same), value)
 
 
 def _without_repetition(

@@ -202,7 +202,7 @@ class Tape(TorchDispatchMode):
             raise NotRecordableError(f"{function} is asked for a derivative")
         with self.unseen():
             result = function(
-                *_mapped(_value, arguments),
+                *mapped(_value, arguments),
                 **{name: _value(each) for name, each in options.items()},
             )
         if isinstance(result, float):
@@ -258,21 +258,21 @@ class Tape(TorchDispatchMode):
             return self._numbers[id(value)][0]
         if isinstance(value, torch.Generator):
             raise NotRecordableError("it draws from a random generator of its own")
-        return _mapped(self._encoded, value)
+        return mapped(self._encoded, value)
 
     def _results(self, value: Any) -> Any:
         if isinstance(value, RecordedNumber):
             return self._added(value)
         if isinstance(value, Tensor):
             return self._slots.get(value) or self._added(value)
-        return _mapped(self._results, value)
+        return mapped(self._results, value)
 
 
 def _value(argument: Any) -> Any:
-    return argument.value if isinstance(argument, RecordedNumber) else _mapped(_value, argument)
+    return argument.value if isinstance(argument, RecordedNumber) else mapped(_value, argument)
 
 
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
     """A tuple or list (a named one, too) with a function applied to each; the rest as it is."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*map(function, value))
