@@ -135,7 +135,7 @@ def test_published_differs_from_the_paper_where_it_says():
 def test_one_weight_for_each_layer():
     model = small(nu=(0.0, 1.0, 2.0, 3.0, math.inf))
     model.initialise(images(), labels(), seed=0)
-    weights = [term.nu for term in model.objective(images(), labels()).kl.values()]
+    weights = [term.nu for term in model.objective(images(), labels(), num_data=6).kl.values()]
     assert weights == [0.0, 1.0, 2.0, 3.0]
     layers = [m.nu for m in model.modules() if isinstance(m, dkm.GramLayer)]
     assert layers == [0.0, 1.0, 2.0, 3.0, math.inf]
@@ -156,7 +156,7 @@ def test_a_users_own_architecture_in_a_few_lines():
     )
     model = dkm.DeepKernelMachine(dkm.PatchInput(2, 6), body, dkm.GPHead(8, 3), dkm.Categorical(3))
     prediction = trains(model, images(), labels())
-    assert list(model.objective(images(), labels()).kl) == ["body.2"]
+    assert list(model.objective(images(), labels(), num_data=6).kl) == ["body.2"]
     assert prediction.labels.shape == (6,)
 
 
@@ -172,7 +172,7 @@ def test_fully_connected_regression_learns(depth, kernel):
     model.initialise(x[:60], y[:60], seed=0)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.03)
     for _ in range(150):
-        objective = model.objective(x[:60], y[:60])
+        objective = model.objective(x[:60], y[:60], num_data=60)
         optimiser.zero_grad()
         (-objective.total).backward()
         optimiser.step()
@@ -191,7 +191,7 @@ def test_fully_connected_classification_learns():
     model.initialise(x[:80], y[:80], seed=0)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
     for _ in range(100):
-        objective = model.objective(x[:80], y[:80])
+        objective = model.objective(x[:80], y[:80], num_data=80)
         optimiser.zero_grad()
         (-objective.total).backward()
         optimiser.step()

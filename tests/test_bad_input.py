@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -52,7 +53,9 @@ def assert_says(text, *parts):
 
 USES = {
     "predict": lambda model, inputs: model.predict(inputs),
-    "objective": lambda model, inputs: model.objective(inputs, torch.zeros(2, dtype=torch.long)),
+    "objective": lambda model, inputs: model.objective(
+        inputs, torch.zeros(2, dtype=torch.long), num_data=2
+    ),
     "marginals": lambda model, inputs: model(inputs),
     "gram": lambda model, inputs: model.gram(inputs),
     "initialise": lambda model, inputs: model.initialise(inputs),
@@ -177,7 +180,8 @@ def test_bad_labels(use, bad, likelihood):
     model = small_resnet(likelihood=likelihood)
     model.initialise(images(8, 1, 6, 6), LABELS, seed=0)
     labels, parts = BAD_LABELS[bad]
-    call = getattr(model, use)
+    more = {"num_data": 8} if use == "objective" else {}
+    call = partial(getattr(model, use), **more)
     assert_says(complaint(dkm.InvalidInputError, call, images(8, 1, 6, 6), labels), *parts)
 
 
@@ -194,7 +198,7 @@ BAD_TARGETS = {
 def test_bad_regression_targets(bad):
     model = dkm.fully_connected(5, 2, inducing=4).initialise(images(8, 5))
     targets, parts = BAD_TARGETS[bad]
-    call = model.objective
+    call = partial(model.objective, num_data=8)
     assert_says(complaint(dkm.InvalidInputError, call, images(8, 5), targets), *parts)
 
 
@@ -221,6 +225,11 @@ def test_num_data_must_be_positive(model, num_data):
         dkm.InvalidInputError, model.objective, images(8, 1, 6, 6), LABELS, num_data=num_data
     )
     assert_says(text, f"num_data must be a positive integer, got {num_data}")
+
+
+def test_num_data_must_be_given(model):
+    text = complaint(dkm.InvalidInputError, model.objective, images(8, 1, 6, 6), LABELS)
+    assert_says(text, "objective needs num_data", "whole training set", "num_data=len(")
 
 
 @pytest.mark.parametrize("batch_size", [0, -1])
@@ -413,7 +422,8 @@ def test_images_of_another_size_where_state_belongs_to_places(name, training):
     options, where = LOCATION_WISE[name]
     model = small_resnet(**options).initialise(images(8, 1, 6, 6), LABELS, seed=0)
     other = images(8, 1, 8, 8)
-    text = complaint(dkm.GramError, model.train(training).objective, other, LABELS)
+    call = partial(model.train(training).objective, num_data=8)
+    text = complaint(dkm.GramError, call, other, LABELS)
     assert_says(text, "were the images of another size?")
     sizes = ("(3, 3)", "(4, 4)") if name == "top" else ("(6, 6)", "(8, 8)")
     assert_says(text, *sizes)
@@ -505,7 +515,7 @@ def test_error_says_which_chain_has_a_nan_parameter(model):
         with torch.no_grad():
             parameters[name].view(-1)[0] = math.nan
         with pytest.raises(dkm.NotFiniteError) as caught:
-            model.objective(images(8, 1, 6, 6), LABELS)
+            model.objective(images(8, 1, 6, 6), LABELS, num_data=8)
         text = str(caught.value)
         assert caught.value.layer.startswith(found)
         assert caught.value.bad > 0
@@ -513,7 +523,7 @@ def test_error_says_which_chain_has_a_nan_parameter(model):
         assert str(pickle.loads(pickle.dumps(caught.value))) == text
         with torch.no_grad():
             parameters[name].copy_(before)
-    assert torch.isfinite(model.objective(images(8, 1, 6, 6), LABELS).total)
+    assert torch.isfinite(model.objective(images(8, 1, 6, 6), LABELS, num_data=8).total)
 
 
 @pytest.mark.parametrize("name", ["head.mean", "head.factor", "body.norm.log_data_scale"])
@@ -521,7 +531,7 @@ def test_a_nan_parameter_that_no_factorisation_sees_is_found_too(model, name):
     with torch.no_grad():
         dict(model.named_parameters())[name].view(-1)[0] = math.nan
     with pytest.raises(dkm.NotFiniteError):
-        model.objective(images(8, 1, 6, 6), LABELS)
+        model.objective(images(8, 1, 6, 6), LABELS, num_data=8)
 
 
 def test_too_many_inducing_points_to_choose():

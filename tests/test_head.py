@@ -110,7 +110,7 @@ def test_with_inducing_points_at_the_data_the_bound_is_the_evidence():
         model.head.mean.copy_((gain @ targets).T)
         root = torch.linalg.cholesky(posterior + 1e-14 * torch.eye(count))
         model.head.factor.copy_(root * model.head.divisor)
-        found = float(model.objective(inputs, targets).total) * count
+        found = float(model.objective(inputs, targets, num_data=count).total) * count
         marginals = model.marginals(inputs)
     evidence = multivariate_normal.logpdf(
         array(targets)[:, 0], np.zeros(count), array(K) + noise * np.eye(count)
@@ -143,7 +143,10 @@ def test_any_other_posterior_gives_a_smaller_bound():
     for attempt in range(20):
         model.head.draw()
         perturb(model.head, generator_of(f"attempt {attempt}"), 0.3)
-        assert count * float(model.objective(inputs, targets).total.detach()) < evidence
+        assert (
+            count * float(model.objective(inputs, targets, num_data=count).total.detach())
+            < evidence
+        )
 
 
 @pytest.mark.parametrize("covariance", ["shared", "per-output"])

@@ -40,9 +40,9 @@ def test_the_total_is_the_sum_of_its_parts():
 
 
 def test_kl_is_zero_at_the_nngp_and_known_at_a_multiple_of_it():
-    for term in machine().objective(*batch()).kl.values():
+    for term in machine().objective(*batch(), num_data=12).kl.values():
         assert number(term.value) == pytest.approx(0, abs=1e-8)
-    scaled = machine(gram_scale=4.0).objective(*batch()).kl
+    scaled = machine(gram_scale=4.0).objective(*batch(), num_data=12).kl
     for name, term in scaled.items():
         points = 5 if "stage2" not in name else 7
         assert number(term.value) == pytest.approx(0.5 * points * (4 - 1 - math.log(4)), rel=1e-8)
@@ -50,7 +50,7 @@ def test_kl_is_zero_at_the_nngp_and_known_at_a_multiple_of_it():
 
 def test_a_weight_of_zero_drops_the_kl_and_its_gradient():
     model = machine(nu=0.0, gram_scale=4.0)
-    objective = model.objective(*batch())
+    objective = model.objective(*batch(), num_data=12)
     assert number(objective.regulariser) == 0
     assert all(number(term.value) > 1 for term in objective.kl.values())
     assert not any(term.value.requires_grad for term in objective.kl.values())
@@ -59,12 +59,12 @@ def test_a_weight_of_zero_drops_the_kl_and_its_gradient():
 def test_an_infinite_weight_has_no_gram_parameters():
     model = machine(nu=math.inf)
     assert not any("gram" in name for name, _ in model.named_parameters())
-    assert model.objective(*batch()).kl == {}
+    assert model.objective(*batch(), num_data=12).kl == {}
 
 
 def test_head_kl_is_the_sum_over_classes_or_their_mean():
-    total = machine().objective(*batch()).head_kl
-    mean = machine(head_kl="mean").objective(*batch()).head_kl
+    total = machine().objective(*batch(), num_data=12).head_kl
+    mean = machine(head_kl="mean").objective(*batch(), num_data=12).head_kl
     assert number(total) == pytest.approx(3 * number(mean), rel=1e-10)
 
 
@@ -100,7 +100,7 @@ def test_a_folded_model_predicts_the_same_and_stays_as_it_was():
     x, y = batch()
     predictor, before = model.folded(), model.predict(x)
     optimiser = torch.optim.Adam(model.parameters(), lr=0.1)
-    (-model.objective(x, y).total).backward()
+    (-model.objective(x, y, num_data=12).total).backward()
     optimiser.step()
     torch.testing.assert_close(predictor.predict(x).probs, before.probs)
     torch.testing.assert_close(predictor.predict(x, batch_size=5).probs, before.probs)
@@ -127,7 +127,7 @@ def test_calibration_makes_evaluation_agree_with_training():
     optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
     for _ in range(5):
         optimiser.zero_grad()
-        (-model.objective(x, y).total).backward()
+        (-model.objective(x, y, num_data=12).total).backward()
         optimiser.step()
     with torch.no_grad():
         training = model.train().marginals(x).mean

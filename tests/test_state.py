@@ -76,7 +76,7 @@ def _trained(variant):
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-3)
     for seed in (1, 2):
         optimiser.zero_grad()
-        (-model.train().objective(images(seed=seed), LABELS).total).backward()
+        (-model.train().objective(images(seed=seed), LABELS, num_data=len(LABELS)).total).backward()
         optimiser.step()
     return model
 
@@ -133,7 +133,9 @@ def test_a_state_dict_makes_another_instance_the_same(variant):
     other.load_state_dict(torch.load(buffer, weights_only=True))
     assert not changed(state_of(model), state_of(other))
     assert_same_prediction(predict(other), predict(model))
-    objectives = [m.eval().objective(images(), LABELS).total for m in (model, other)]
+    objectives = [
+        m.eval().objective(images(), LABELS, num_data=len(LABELS)).total for m in (model, other)
+    ]
     assert torch.equal(*objectives)
 
 
@@ -167,7 +169,7 @@ def test_loaded_lazy_parameters_are_learned():
     assert {"body.flatten.weight", "body.stem.norm.log_inducing_scale"} <= names
     assert all(parameter.requires_grad for parameter in other.parameters())
     assert all(parameter.is_leaf for parameter in other.parameters())
-    other.objective(images(), LABELS).total.backward()
+    other.objective(images(), LABELS, num_data=len(LABELS)).total.backward()
     assert other.body.flatten.weight.grad.abs().max() > 0
 
 
@@ -206,7 +208,9 @@ def test_training_goes_on_from_a_checkpoint_as_if_nothing_had_happened(variant):
 
     def step(machine, its_optimiser, seed):
         its_optimiser.zero_grad()
-        (-machine.train().objective(images(seed=seed), LABELS).total).backward()
+        (
+            -machine.train().objective(images(seed=seed), LABELS, num_data=len(LABELS)).total
+        ).backward()
         its_optimiser.step()
 
     step(model, optimiser, 3)
@@ -294,7 +298,7 @@ def test_evaluation_changes_nothing(variant):
     model = trained(variant).eval()
     before = state_of(model)
     parameters = {name: id(parameter) for name, parameter in model.named_parameters()}
-    model.objective(images(seed=3), LABELS).total.backward()
+    model.objective(images(seed=3), LABELS, num_data=len(LABELS)).total.backward()
     model.predict(images(seed=3))
     model.gram(images(seed=3))
     model(images(seed=3))
@@ -307,7 +311,7 @@ def test_evaluation_changes_nothing(variant):
 def test_training_changes_running_statistics_only(variant):
     model = trained(variant).train()
     before = state_of(model)
-    model.objective(images(seed=3), LABELS).total.backward()
+    model.objective(images(seed=3), LABELS, num_data=len(LABELS)).total.backward()
     moved = changed(before, state_of(model))
     expected = {name for name in before if name.split(".")[-1] in RUNNING}
     assert moved == expected
@@ -387,7 +391,7 @@ def test_a_folded_machine_is_a_snapshot():
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.3)
-    model.train().objective(images(seed=4), LABELS)
+    model.train().objective(images(seed=4), LABELS, num_data=len(LABELS))
     assert float((predict(model).mean - expected.mean).abs().max()) > 1e-3
     assert_same_prediction(folded.predict(images(5, seed=9)), expected)
     unpickled = pickle.loads(pickle.dumps(folded))
@@ -468,7 +472,7 @@ def test_gradients_reach_every_parameter():
     model = started()
     for parameter in model.parameters():
         assert parameter.grad is None
-    (-model.objective(images(seed=1), LABELS).total).backward()
+    (-model.objective(images(seed=1), LABELS, num_data=len(LABELS)).total).backward()
     without = [
         name
         for name, parameter in model.named_parameters()
@@ -481,7 +485,7 @@ def test_gradients_reach_every_parameter():
 def test_every_parameter_is_used(variant):
     model = trained(variant)
     model.zero_grad()
-    (-model.objective(images(seed=1), LABELS).total).backward()
+    (-model.objective(images(seed=1), LABELS, num_data=len(LABELS)).total).backward()
     unused = [name for name, parameter in model.named_parameters() if parameter.grad is None]
     assert not unused
 
@@ -491,8 +495,8 @@ def test_a_step_of_an_optimiser_changes_predictions_for_the_better(variant):
     model = started(variant)
     before = predict(model)
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-5)
-    objective = model.train().objective(images(), LABELS).total
+    objective = model.train().objective(images(), LABELS, num_data=len(LABELS)).total
     (-objective).backward()
     optimiser.step()
     assert not torch.equal(predict(model).mean, before.mean)
-    assert model.objective(images(), LABELS).total > objective
+    assert model.objective(images(), LABELS, num_data=len(LABELS)).total > objective

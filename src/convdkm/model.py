@@ -284,12 +284,17 @@ class DeepKernelMachine(nn.Module):
         Args:
             inputs: a batch of images or vectors.
             targets: their labels, or real targets.
-            num_data: size of the whole training set; the size of the batch if not given.
+            num_data: size of the whole training set, that of the batch where it is all there is.
             plan: the inducing chain, where :meth:`plan` has worked it out for these parameters.
         """
-        inputs, targets = self.checked_batch(inputs, targets)
-        num_data = len(inputs) if num_data is None else num_data
+        if num_data is None:
+            raise InvalidInputError(
+                "objective needs num_data, the number of images in the whole training set: the KL"
+                " terms are divided by it, and would count too much by the size of a batch; pass"
+                " num_data=len(train_images)"
+            )
         check_positive(num_data=num_data)
+        inputs, targets = self.checked_batch(inputs, targets)
         objective = self.objective_of_checked(inputs, targets, num_data=num_data, plan=plan)
         self.require_finite("the objective", objective.total)
         return objective

@@ -162,7 +162,7 @@ def test_objective(likelihood, scenario, dtype):
     labels = torch.tensor([0, 1, 2, 0])
 
     def evaluate(images):
-        found = model.objective(images, labels)
+        found = model.objective(images, labels, num_data=len(labels))
         return found.total, found.expected_log_likelihood
 
     assert_finite(model, images, evaluate)
