@@ -12,16 +12,13 @@ from torch import Tensor, nn
 
 from convdkm.checkpointing import checkpointed
 from convdkm.checks import check_positive
+from convdkm.compilable import compilable
 from convdkm.elementwise import compiled_engine
 from convdkm.errors import InvalidInputError, NotFiniteError, located
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.head import GPHead, HeadPlan, Marginals
-from convdkm.kernels.arccos import ArcCosine
-from convdkm.kernels.gaussian import NormalisedGaussian
-from convdkm.kernels.polynomial import NormalisedPolynomial
 from convdkm.layers.base import Layer, LayerKL, Plan
 from convdkm.layers.compose import prefixed
-from convdkm.layers.gram_layer import GramLayer
 from convdkm.layers.input import Input
 from convdkm.layers.norm import RunningStatistics
 from convdkm.likelihoods import Likelihood
@@ -239,9 +236,8 @@ class DeepKernelMachine(nn.Module):
             Whether compiled functions are in use.
         """
         compiled = compiled_engine() is not None
-        for module in self.modules():
-            if isinstance(module, (ArcCosine, NormalisedGaussian, NormalisedPolynomial, GramLayer)):
-                module.compiled = compiled
+        for layer in compilable(self):
+            layer.compiled = compiled
         return compiled
 
     # -- the machine ---------------------------------------------------------------------------
@@ -289,9 +285,8 @@ class DeepKernelMachine(nn.Module):
         """
         if num_data is None:
             raise InvalidInputError(
-                "objective needs num_data, the number of images in the whole training set: the KL"
-                " terms are divided by it, and would count too much by the size of a batch; pass"
-                " num_data=len(train_images)"
+                "objective needs num_data, the size of the whole training set, for the KL terms,"
+                " which would count too much by that of a batch: pass num_data=len(train_images)"
             )
         check_positive(num_data=num_data)
         inputs, targets = self.checked_batch(inputs, targets)

@@ -7,10 +7,14 @@ import torch
 from folded_machines import MACHINES, machine
 
 import convdkm as dkm
-from convdkm.elementwise.constant import relu, relu_rows, variance, variance_rows
+from convdkm import presets
+from convdkm.elementwise import PIECEWISE, engine
+from convdkm.elementwise.constant import functions, relu, relu_rows, variance, variance_rows
+from convdkm.folded import steps
 from convdkm.folded.kept import KeptPlan
 from convdkm.kernels import arccosine
 from convdkm.layers import Layer, Plan
+from convdkm.training.build import build_model
 
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -84,10 +88,42 @@ def test_an_inducing_patch_that_is_zero():
     assert_close(model.folded().predict(images), model.predict(images), 1e-10)
 
 
+@pytest.mark.parametrize("preset", presets.names())
+def test_the_machine_of_a_preset_is_evaluated_by_the_engine_that_it_is_trained_by(
+    preset, monkeypatch
+):
+    """Its kernels and Gram layers alike, whatever the kernel."""
+    config = presets.preset(preset).config("cifar10", inducing="4,4,4")
+    images = torch.randn(9, 3, 16, 16)
+    model = build_model(config.model, 3, 10).initialise(images, seed=0)
+    monkeypatch.setattr("convdkm.model.compiled_engine", lambda: PIECEWISE)
+    asked = []
+
+    def noting(function):
+        def call(*, compiled):
+            asked.append((function.__name__, compiled))
+            return function(compiled=False)
+
+        return call
+
+    for function in (engine, functions):
+        monkeypatch.setattr(steps, function.__name__, noting(function))
+    uncompiled = model.folded(deterministic=True).predict(images)
+    assert not any(compiled for _, compiled in asked)
+    asked.clear()
+    assert model.compile_elementwise()
+    compiled = model.folded(deterministic=True)
+    assert_close(compiled.predict(images), uncompiled, 1e-5)
+    layers = [part for part in model.modules() if isinstance(part, dkm.Kernel | dkm.GramLayer)]
+    assert len(asked) == len(layers)
+    assert all(compiled for _, compiled in asked)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_compiled_functions_are_taken_over():
-    model, images = machine("centred")
+@pytest.mark.parametrize("name", ["centred", "normalised polynomial", "normalised Gaussian"])
+def test_compiled_functions_are_taken_over(name):
+    model, images = machine(name)
     predictor = model.folded().compile_elementwise()
     assert_close(predictor.predict(images), model.predict(images), 1e-5)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from convdkm.compilable import compilable
 from convdkm.errors import located
 from convdkm.folded.base import FoldedList
 from convdkm.folded.compose import FoldedChain, FoldedSkip
@@ -95,7 +96,8 @@ def fold(model: DeepKernelMachine, *, deterministic: bool = False) -> Predictor:
         outcome=_outcome(frozen.likelihood),
         sample_shape=frozen.input.sample_shape,
     )
-    predictor.to(frozen.dtype).compile_elementwise(_is_compiled(frozen))
+    compiled = any(layer.compiled for layer in compilable(frozen))
+    predictor.to(frozen.dtype).compile_elementwise(compiled)
     return predictor.eval()
 
 
@@ -106,10 +108,6 @@ def _make_deterministic(model: DeepKernelMachine) -> None:
     likelihood = model.likelihood
     if isinstance(likelihood, Categorical) and likelihood.nodes is None:
         model.likelihood = Categorical(likelihood.num_outputs).to(model.device)
-
-
-def _is_compiled(model: DeepKernelMachine) -> bool:
-    return any(isinstance(module, ArcCosine) and module.compiled for module in model.modules())
 
 
 # -- chains ------------------------------------------------------------------------------------

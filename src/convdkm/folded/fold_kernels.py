@@ -31,6 +31,7 @@ from convdkm.kernels import (
     Sum,
 )
 from convdkm.kernels.base import Positive
+from convdkm.layers.base import keeps
 
 
 class UnknownKernelError(Exception):
@@ -45,6 +46,8 @@ def number(value: Positive | None, otherwise: float = 1.0) -> float:
 def folded_kernel(kernel: Kernel) -> FoldedKernel:
     """The folded form; raises :class:`UnknownKernelError` where there is none."""
     kind = type(kernel)
+    if not keeps(kernel, kind, "of", "variance"):
+        raise UnknownKernelError(kind.__name__)
     if isinstance(kernel, ArcCosine) and kind is ArcCosine:
         slope, intercept = number(kernel.weight_variance), number(kernel.bias_variance, 0.0)
         return FoldedArcCosine(order=kernel.order, slope=slope, intercept=intercept)

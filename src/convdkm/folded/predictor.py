@@ -14,7 +14,7 @@ from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError, NotFiniteError, located
 from convdkm.folded.base import Folded, known, tracing
 from convdkm.folded.ends import FoldedHead, Outcome, Start
-from convdkm.folded.steps import FoldedGram, FoldedReluConv, Step
+from convdkm.folded.steps import FoldedGram, FoldedPointwise, FoldedReluConv, Step
 from convdkm.maps import channels_last, without_autocast
 from convdkm.prediction import Prediction
 from convdkm.samples import SampleShape, cast_samples, check_samples
@@ -135,7 +135,7 @@ class Predictor(Folded):
         folded machine whose own are compiled begins with them.
         """
         for module in self.modules():
-            if isinstance(module, (FoldedReluConv, FoldedGram)):
+            if isinstance(module, (FoldedPointwise, FoldedReluConv, FoldedGram)):
                 module.compiled = compiled
         return self
 

@@ -12,6 +12,7 @@ import math
 from torch import Tensor
 
 from convdkm.choices import Border
+from convdkm.elementwise import engine
 from convdkm.elementwise.constant import functions, inverse_root, relu, variance
 from convdkm.errors import GramError
 from convdkm.folded.base import (
@@ -54,6 +55,7 @@ class FoldedPointwise(Step):
 
     kernel: FoldedKernel
     inducing: Tensor
+    compiled = False
 
     def __init__(self, *, kernel: FoldedKernel, inducing: Tensor) -> None:
         super().__init__()
@@ -61,8 +63,14 @@ class FoldedPointwise(Step):
         self.constants(inducing=inducing)
 
     def forward(self, it: Tensor, tt: Tensor) -> Blocks:
+        own, kernel = self.kernel.variance(tt), self.kernel
+        if self.compiled and not tracing():
+            of = engine(compiled=True)
+            rows = kernel.of_rows(of, as_rows(it), self.inducing, tt.reshape(-1, 1))
+            if rows is not None:
+                return from_rows(rows, it.shape[0], it.shape[2:]), own
         inducing = self.inducing.reshape(-1, *(1,) * (it.ndim - 2))
-        return self.kernel.of(it, inducing, tt.unsqueeze(1)), self.kernel.variance(tt)
+        return kernel.of(it, inducing, tt.unsqueeze(1)), own
 
 
 @known

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from convdkm.kernels import ArcCosine, NormalisedGaussian, NormalisedPolynomial
+from convdkm.compilable import compilable
 from convdkm.layers.base import Layer, Plan
 from convdkm.layers.compose import Sequential, Skip
 from convdkm.layers.gram_layer import GramLayer
@@ -89,9 +89,7 @@ def taken_apart(model: DeepKernelMachine) -> Iterator[Node]:
 
     No layer is merged with its neighbours, and none of its functions is compiled anew for that.
     """
-    kinds = (ArcCosine, NormalisedGaussian, NormalisedPolynomial, GramLayer)
-    could_be = [layer for layer in model.modules() if isinstance(layer, kinds)]
-    compiled = [layer for layer in could_be if layer.compiled]
+    compiled = [layer for layer in compilable(model) if layer.compiled]
     with in_mode(model, training=False), torch.no_grad():
         try:
             for layer in compiled:

@@ -33,7 +33,7 @@ from convdkm.kernels.base import Kernel, KernelPlan, Positive
 from convdkm.kernels.fused import FusedPlan
 from convdkm.kernels.pointwise import Pointwise
 from convdkm.kernels.relu_conv import ReluPointwise
-from convdkm.layers.base import Plan
+from convdkm.layers.base import Plan, keeps
 from convdkm.numerics import safe_divide
 
 
@@ -149,7 +149,8 @@ class ArcCosine(Kernel):
         return self._affine(value)
 
     def plan(self, ii: Tensor) -> Plan:
-        return ReluPlan(self, ii) if self.order == 1 else KernelPlan(self, ii)
+        fused = self.order == 1 and keeps(self, ArcCosine, "of", "variance", "_affine")
+        return ReluPlan(self, ii) if fused else KernelPlan(self, ii)
 
     def extra_repr(self) -> str:
         return f"order={self.order}"

@@ -57,11 +57,11 @@ class FusedPlan(KernelPlan):
         return result
 
     def joined(self, after: Plan) -> Plan | None:
-        if isinstance(after, NoisePlan):
+        if type(after) is NoisePlan:
             noisier = copy.copy(self)
             noisier.ii, noisier.noises = after.ii, (*self.noises, after)
             return noisier
-        if isinstance(after, ConvPlan) and after.window.is_symmetric and not after.window.is_point:
+        if type(after) is ConvPlan and after.window.is_symmetric and not after.window.is_point:
             return FusedConvPlan(self, after)
         return None
 

@@ -27,7 +27,7 @@ from convdkm.gram import INDUCING_DTYPE
 from convdkm.kernels.base import Kernel, KernelPlan, Positive
 from convdkm.kernels.fused import FusedPlan
 from convdkm.kernels.pointwise import Pointwise, PointwiseGradient
-from convdkm.layers.base import Plan
+from convdkm.layers.base import Plan, keeps
 from convdkm.numerics import inverse_root, safe_divide, safe_sqrt
 from convdkm.scalars import as_tensor, scalar
 
@@ -63,8 +63,8 @@ class NormalisedGaussian(Kernel):
         return own
 
     def plan(self, ii: Tensor) -> Plan:
-        own = type(self).of is NormalisedGaussian.of  # and not that of a class derived from it
-        return GaussianPlan(self, ii) if own else KernelPlan(self, ii)
+        fused = keeps(self, NormalisedGaussian, "of", "variance")
+        return GaussianPlan(self, ii) if fused else KernelPlan(self, ii)
 
 
 class _InducingGaussian(torch.autograd.Function):

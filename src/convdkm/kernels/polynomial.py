@@ -31,7 +31,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.kernels.base import Kernel, KernelPlan
 from convdkm.kernels.fused import FusedPlan
 from convdkm.kernels.pointwise import Pointwise, PointwiseGradient
-from convdkm.layers.base import Plan
+from convdkm.layers.base import Plan, keeps
 from convdkm.numerics import inverse_root, safe_divide
 
 
@@ -71,8 +71,8 @@ class NormalisedPolynomial(Kernel):
         return own
 
     def plan(self, ii: Tensor) -> Plan:
-        own = type(self).of is NormalisedPolynomial.of  # and not that of a class derived from it
-        return PolynomialPlan(self, ii) if own else KernelPlan(self, ii)
+        fused = keeps(self, NormalisedPolynomial, "of", "variance")
+        return PolynomialPlan(self, ii) if fused else KernelPlan(self, ii)
 
     def extra_repr(self) -> str:
         return ", ".join(f"{weight:g}" for weight in self.weights)

@@ -127,6 +127,16 @@ class Layer(nn.Module):
         return super()._apply(keep_dtype(fn), recurse)
 
 
+def keeps(layer: nn.Module, kind: type[nn.Module], *functions: str) -> bool:
+    """Whether these functions of a layer are those of ``kind``.
+
+    And not of a class derived from it, nor set for this layer alone: only then may something else
+    that gives the same, such as a faster way, take their place.
+    """
+    own = (getattr(getattr(layer, name), "__func__", None) for name in functions)
+    return all(mine is getattr(kind, name) for mine, name in zip(own, functions, strict=True))
+
+
 def keep_dtype(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """``fn`` of ``nn.Module._apply``, made to move tensors but never to change their dtype."""
 

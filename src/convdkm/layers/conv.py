@@ -107,7 +107,7 @@ class ConvPlan(Plan):
         return window.stride, rest
 
     def joined(self, after: Plan) -> ConvPlan | None:
-        if self.norm is None and isinstance(after, NormPlan) and after.is_number:
+        if self.norm is None and type(after) is NormPlan and after.is_number:
             return ConvPlan(
                 after.ii, self.mixing, self.window, self.border, left=self.left, norm=after
             )

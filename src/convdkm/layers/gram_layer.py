@@ -90,9 +90,9 @@ class GramPlan(Plan):
     def joined(self, after: Plan) -> Plan | None:
         if self.norm is not None:
             return None
-        if isinstance(after, NormPlan) and after.is_number:
+        if type(after) is NormPlan and after.is_number:
             return self._but(ii=after.ii, norm=after)
-        if isinstance(after, CentrePlan) and after.whitening is None and self.centre is None:
+        if type(after) is CentrePlan and after.whitening is None and self.centre is None:
             # Centring works in coordinates W = T U with T orthogonal, since both whiten G_ii.
             turned = self.spread @ self.factor.T
             return self._but(ii=after.ii, spread=turned, factor=after.out, centre=after.centre)

@@ -22,7 +22,7 @@ from convdkm.checks import check_choice
 from convdkm.choices import DataNorm, DataScale, InducingNorm, InducingScale, Statistics
 from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
-from convdkm.layers.base import LazyState, Plan
+from convdkm.layers.base import LazyState, Plan, keeps
 from convdkm.layers.inducing import normalised
 from convdkm.layers.predicted import Number
 from convdkm.layers.synchronise import batch_mean
@@ -119,7 +119,8 @@ class NormPlan(Plan):
         """Whether all it does is to multiply ``it`` by one number, and ``tt`` by its square."""
         numbers = ("none", "batch")
         norm = self.norm
-        return self.inducing is None and norm.data in numbers and norm.data_scale in numbers
+        plain = norm.data in numbers and norm.data_scale in numbers and keeps(norm, Norm, *_FACTORS)
+        return self.inducing is None and plain
 
     def split(self) -> tuple[Tensor, Plan] | None:
         return (
@@ -298,6 +299,10 @@ class Norm(RunningStatistics):
     def extra_repr(self) -> str:
         text = f"{self.inducing!r}, {self.data!r}, {self.inducing_scale!r}, {self.data_scale!r}"
         return text if self.statistics == "running" else f"{text}, statistics='batch'"
+
+
+_FACTORS = ("data_factor", "factor", "number", "current", "_variance")
+"""Functions of :class:`Norm` that work out the factors of the pixels, one way or another."""
 
 
 class CentrePlan(Plan):
