@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
-from convdkm.kernels.arccos import ArcCosine
-from convdkm.kernels.gaussian import NormalisedGaussian
-from convdkm.kernels.polynomial import NormalisedPolynomial
+from convdkm.kernels.base import Kernel
 from convdkm.layers.gram_layer import GramLayer
 
-Compilable = ArcCosine | NormalisedGaussian | NormalisedPolynomial | GramLayer
 
-
-def compilable(model: nn.Module) -> list[Compilable]:
+def compilable(model: nn.Module) -> list[Kernel | GramLayer]:
     """Those of a machine, whose ``compiled`` says whether they are to use compiled functions."""
-    return [module for module in model.modules() if isinstance(module, Compilable)]
+    return [module for module in model.modules() if isinstance(module, (Kernel, GramLayer))]

@@ -252,22 +252,7 @@ def inverse_root(variance: Tensor) -> Tensor:
     return variance.masked_fill(zero, 1).sqrt().reciprocal().masked_fill(zero, 0)
 
 
-class _SafeSqrt(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor) -> Tensor:
-        root = value.clamp(min=0).sqrt()
-        ctx.save_for_backward(root)
-        return root
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        (root,) = ctx.saved_tensors
-        zero = root == 0
-        return (0.5 * grad / root.masked_fill(zero, 1)).masked_fill(zero, 0)
-
-
 def safe_sqrt(value: Tensor) -> Tensor:
     """Square root of a number that is not negative, with derivative 0 at 0."""
-    result: Tensor = _SafeSqrt.apply(value)
-    return result
+    zero = value <= 0
+    return value.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)

@@ -5,13 +5,12 @@ import math
 import pytest
 import torch
 
+import convdkm as dkm
 from convdkm import maps
-from convdkm.elementwise import PIECEWISE, compiled, compiled_engine, engine
-from convdkm.kernels.arccos import arccosine
-from convdkm.kernels.gaussian import GaussianPointwise
-from convdkm.kernels.pointwise import pointwise_convolution
-from convdkm.kernels.polynomial import NormalisedPolynomial, PolynomialPointwise
-from convdkm.kernels.relu_conv import relu_convolution
+from convdkm.elementwise import PIECEWISE, compiled, compiled_engine, engine, for_rows
+from convdkm.kernels.arccos import arccosine, relu, step
+from convdkm.kernels.blocks import Side
+from convdkm.kernels.pointwise import convolved, value_of_rows
 from convdkm.layers.predicted import Number, predicted
 from convdkm.layers.window import Window
 from convdkm.numerics import safe_sqrt
@@ -56,105 +55,80 @@ def require_close(actual, expected, dtype, *, loosely=False):
         assert float((one - other).detach().abs().max()) < tolerance * scale
 
 
+KERNELS = {
+    "arc-cosine": dkm.ArcCosine,
+    "arc-cosine, variances": lambda: dkm.ArcCosine(weight_variance=1.4, bias_variance=0.3),
+    "arc-cosine, order 0": lambda: dkm.ArcCosine(0),
+    "arc-cosine, order 2": lambda: dkm.ArcCosine(2, weight_variance=0.7),
+    "gaussian": lambda: dkm.NormalisedGaussian(0.7),
+    "gaussian, learned": lambda: dkm.NormalisedGaussian(3.0, learn=True),
+    "polynomial": lambda: dkm.NormalisedPolynomial((0.25, 0.75)),
+    "square": lambda: dkm.NormalisedPolynomial((0.0, 1.0)),
+    "polynomial of degree 4": lambda: dkm.NormalisedPolynomial((0.2, 0.0, 0.5, 0.3)),
+    "squared exponential": lambda: dkm.SquaredExponential(1.3, scale=0.7, learn=True),
+    "matern": lambda: dkm.Matern(1.5, 2.0, learn=True),
+    "sum": lambda: dkm.ArcCosine(bias_variance=0.2) + 0.5 * dkm.Linear(),
+    "product": lambda: dkm.NormalisedGaussian() * dkm.ArcCosine(0, weight_variance=2.0),
+    "convex": lambda: dkm.ConvexCombination(dkm.ArcCosine(), dkm.Matern(), learn=True),
+}
+each_kernel = pytest.mark.parametrize("name", KERNELS)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("stride", [1, 2])
-@pytest.mark.parametrize("with_offset", [True, False])
-def test_kernel_and_convolution_are_the_two_one_by_one(dtype, stride, with_offset):
-    check_kernel_and_convolution(PIECEWISE, dtype, stride, with_offset)
+@each_kernel
+def test_kernel_and_convolution_are_the_two_one_by_one(name, dtype):
+    check_kernel_and_convolution(KERNELS[name](), dtype)
 
 
-def check_kernel_and_convolution(
-    each_engine, dtype, stride, with_offset, *, collinear=True, loosely=False
-):
-    window = Window.of(3, stride, "same", 1, 2)
-    it, ii, tt = (block.requires_grad_() for block in blocks(dtype, collinear=collinear))
-    weight = torch.randn(6, 5, 3, 3, generator=torch.Generator().manual_seed(1), dtype=dtype)
-    weight.requires_grad_()
-    slope, offset = (
-        torch.tensor(value, dtype=torch.float64, requires_grad=True) if with_offset else None
-        for value in (1.4, 0.3)
-    )
-    inputs = [x for x in (it, ii, tt, weight, slope, offset) if x is not None]
+def check_kernel_and_convolution(kernel, dtype, stride=2, ndim=2, *, collinear=True, loosely=False):
+    """The plan of both together against autograd through the kernel, and then the convolution."""
+    it, ii, tt = blocks(dtype, collinear=collinear)
+    if kernel_is_singular(kernel):
+        it, ii, tt = blocks(dtype, collinear=False)
+    conv = dkm.Conv(5, 6, 3, stride=stride)
+    inducing = torch.diag(ii.double()).requires_grad_()
+    inputs = [it.requires_grad_(), inducing, tt.requires_grad_(), conv.weight]
+    inputs += kernel.parameters()
 
-    together = relu_convolution(
-        it, ii, tt, weight, slope=slope, offset=offset, window=window, engine=each_engine
-    )
-    kernel = math.pi * arccosine(it, ii[:, None, None], tt[:, None])
-    if with_offset:
-        kernel = kernel + (math.pi * offset / slope).to(dtype)
-    apart = window.convolve(kernel, weight)
+    front = kernel.plan(inducing)
+    plan = front.joined(conv.plan(front.ii.detach()))
+    assert plan is not None
+    together = plan.data(it, tt)
+    own = inducing.diagonal().to(dtype)[:, None, None]
+    apart = conv.plan(front.ii.detach()).data(kernel.of(it, own, tt[:, None]), kernel.variance(tt))
 
-    require_close([together], [apart], dtype)
-    found, expected = gradients(together, inputs), gradients(apart, inputs)
+    require_close(together, apart, dtype)
+    joined = [torch.cat([each.flatten() for each in pair]) for pair in (together, apart)]
+    found, expected = (gradients(each, inputs) for each in joined)
     require_close(found, expected, dtype, loosely=loosely)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("gamma", [0.7, 3.0])
-def test_gaussian_and_convolution_are_the_two_one_by_one(dtype, gamma):
-    check_gaussian_and_convolution(PIECEWISE, dtype, gamma)
-
-
-def check_gaussian_and_convolution(each_engine, dtype, gamma):
-    window = Window.of(3, 2, "same", 1, 2)
-    it, ii, tt = (block.requires_grad_() for block in blocks(dtype))
-    weight = torch.randn(6, 5, 3, 3, generator=torch.Generator().manual_seed(1), dtype=dtype)
-    exponent = torch.tensor(gamma, dtype=torch.float64, requires_grad=True)
-    inputs = [it, ii, tt, weight.requires_grad_(), exponent]
-    together = pointwise_convolution(
-        GaussianPointwise(exponent, each_engine), it, ii, tt, weight, window=window
-    )
-    norm = safe_sqrt(ii[:, None, None]) * safe_sqrt(tt[:, None])
-    cosine = it / norm.masked_fill(norm == 0, 1)
-    kernel = norm * torch.exp(exponent.to(dtype) * (cosine - 1))
-    apart = window.convolve(kernel, weight)
-    require_close([together], [apart], dtype)
-    require_close(gradients(together, inputs), gradients(apart, inputs), dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("weights", [(0.25, 0.75), (0.0, 1.0), (0.2, 0.0, 0.5, 0.3)])
-def test_polynomial_and_convolution_are_the_two_one_by_one(dtype, weights):
-    check_polynomial_and_convolution(PIECEWISE, dtype, weights)
-
-
-def check_polynomial_and_convolution(each_engine, dtype, weights):
-    window = Window.of(3, 2, "same", 1, 2)
-    it, ii, tt = (block.requires_grad_() for block in blocks(dtype))
-    weight = torch.randn(6, 5, 3, 3, generator=torch.Generator().manual_seed(1), dtype=dtype)
-    inputs = [it, ii, tt, weight.requires_grad_()]
-    together = pointwise_convolution(
-        PolynomialPointwise(weights, each_engine), it, ii, tt, weight, window=window
-    )
-    kernel = NormalisedPolynomial(weights).of(it, ii[:, None, None], tt[:, None])
-    apart = window.convolve(kernel, weight)
-    require_close([together], [apart], dtype)
-    require_close(gradients(together, inputs), gradients(apart, inputs), dtype)
+def kernel_is_singular(kernel):
+    """Whether a slope is infinite where points coincide, so that it is a matter of rounding."""
+    parts = [part for part in kernel.modules() if isinstance(part, dkm.Kernel)]
+    return any(getattr(part, "order", 1) == 0 or isinstance(part, dkm.Matern) for part in parts)
 
 
 def test_a_polynomial_of_degree_one_is_the_identity():
     it, ii, tt = (block.requires_grad_() for block in blocks(torch.float64))
     window = Window.of(3, 1, "same", 1, 2)
     weight = torch.randn(6, 5, 3, 3, dtype=torch.float64)
-    together = pointwise_convolution(PolynomialPointwise((1.0,)), it, ii, tt, weight, window=window)
+    kernel = dkm.NormalisedPolynomial((1.0,))
+    together = convolved(kernel, window, (it, ii, tt), weight)
     require_close([together], [window.convolve(it, weight)], torch.float64)
-    assert not any(each.any() for each in gradients(together, [ii, tt]))
+    assert all(float(each.abs().max()) < 1e-14 for each in gradients(together, [ii, tt]))
 
 
-def test_a_gaussian_of_points_that_are_zero_is_zero():
+@each_kernel
+def test_points_that_are_zero_have_finite_gradients(name):
     window = Window.of(3, 1, "same", 1, 2)
     it, ii, tt = blocks(torch.float64)
     it[:, 0], ii[0] = 0, 0
     it[0, :, 1], tt[0, 1] = 0, 0
     weight = torch.ones(2, 5, 3, 3, dtype=torch.float64)
     inputs = [block.requires_grad_() for block in (it, ii, tt, weight)]
-    pointwise = GaussianPointwise(torch.tensor(2.0, dtype=torch.float64))
-    value = pointwise_convolution(pointwise, it, ii, tt, weight, window=window)
-    by = gradients(value, inputs)
-    assert all(bool(torch.isfinite(each).all()) for each in (value, *by))
-    assert not by[0][:, 0].any()
-    assert not by[2][0, 1].any()
-    assert by[1][0] == 0
+    value = convolved(KERNELS[name](), window, (it, ii, tt), weight)
+    assert all(bool(torch.isfinite(each).all()) for each in (value, *gradients(value, inputs)))
 
 
 @pytest.mark.parametrize("ndim", [1, 3])
@@ -165,11 +139,34 @@ def test_kernel_and_convolution_in_other_dimensions(ndim):
     ii, tt = torch.full((4,), 2.0).double(), torch.full((2, *(5,) * ndim), 3.0).double()
     weight = torch.randn(3, 4, *(3,) * ndim, generator=generator, dtype=torch.float64)
     inputs = [x.requires_grad_() for x in (it, ii, tt, weight)]
-    together = relu_convolution(it, ii, tt, weight, window=window)
+    together = convolved(dkm.ArcCosine(), window, (it, ii, tt), weight)
     shape = (4, *(1,) * ndim)
-    apart = window.convolve(math.pi * arccosine(it, ii.reshape(shape), tt[:, None]), weight)
+    apart = window.convolve(arccosine(it, ii.reshape(shape), tt[:, None]), weight)
     require_close([together], [apart], torch.float64)
     require_close(gradients(together, inputs), gradients(apart, inputs), torch.float64)
+
+
+class OldFormula(dkm.Kernel):
+    """The arc-cosine kernel by its sine and its angle, with autograd's derivatives."""
+
+    def of(self, cross, left, right):
+        sine = safe_sqrt(left * right - cross.square())
+        return (sine + (math.pi / 2 + torch.atan2(cross, sine)) * cross) / math.pi
+
+    def variance(self, own):
+        return own
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_arc_cosine_kernel_is_its_formula(dtype):
+    """What is tested above against :meth:`of` is also what the formula says."""
+    blocks_of = blocks(dtype, collinear=False)
+    it, ii, tt = (block.requires_grad_() for block in blocks_of)
+    left, right = ii[:, None, None], tt[:, None]
+    pairs = [kernel.of(it, left, right) for kernel in (dkm.ArcCosine(), OldFormula())]
+    require_close([pairs[0][1:]], [pairs[1][1:]], dtype)
+    found, expected = (gradients(each[1:], [it, ii]) for each in pairs)
+    require_close(found, expected, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -182,16 +179,36 @@ def test_the_predicted_blocks_are_their_formula(dtype, shifted, number, orthogon
 
 def test_the_compiled_engine_does_the_same():
     made = the_compiled_engine()
-    check_kernel_and_convolution(made, torch.float64, 1, True)
-    check_kernel_and_convolution(made, torch.float32, 1, True, collinear=False)
-    check_kernel_and_convolution(made, torch.float32, 2, False, collinear=False)
-    # An angle of zero or π is known to the root of the rounding, and engines round differently.
-    check_kernel_and_convolution(made, torch.float32, 2, False, loosely=True)
-    check_gaussian_and_convolution(made, torch.float32, 3.0)
-    check_polynomial_and_convolution(made, torch.float32, (0.25, 0.75))
     for orthogonal in (True, False):
         check_predicted(made, torch.float32, True, "scale and mean", orthogonal)
         check_predicted(made, torch.float32, False, "none", orthogonal)
+
+
+@pytest.mark.parametrize("name", ["arc-cosine", "gaussian, learned", "polynomial", "sum", "matern"])
+def test_compiled_kernels_do_the_same(name):
+    the_compiled_engine()
+    kernel = KERNELS[name]()
+    kernel.compiled = True
+    check_kernel_and_convolution(kernel, torch.float32, collinear=False)
+    # An angle of zero or π is known to the root of the rounding, and engines round differently.
+    check_kernel_and_convolution(kernel, torch.float32, loosely=True)
+    if name == "arc-cosine":
+        check_kernel_and_convolution(kernel, torch.float64, 1)
+
+
+def test_kernels_of_one_kind_share_a_program(monkeypatch):
+    the_compiled_engine()
+    seen = []
+    make = for_rows.compile_fx
+    monkeypatch.setattr(for_rows, "compile_fx", lambda *a, **k: seen.append(a) or make(*a, **k))
+    it, ii, tt = blocks(torch.float32, points=3, seed=5)
+    rows = maps.as_rows(it), Side.of(ii), Side.of(tt.reshape(-1, 1))
+    for gamma in (0.3, 0.4, 0.5):
+        kernel = dkm.NormalisedGaussian(gamma)
+        kernel.compiled = True
+        value = value_of_rows(kernel, *rows)
+        torch.testing.assert_close(value, kernel.core(*rows), rtol=1e-5, atol=1e-6)
+    assert len(seen) == 1
 
 
 def check_predicted(each_engine, dtype, shifted, number, orthogonal):
@@ -246,7 +263,7 @@ def test_pieces_make_no_difference(monkeypatch):
         it, ii, tt = (block.requires_grad_() for block in blocks(torch.float64))
         weight = torch.ones(2, 5, 3, 3, dtype=torch.float64)
         window = Window.of(3, 1, "same", 1, 2)
-        value = relu_convolution(it, ii, tt, weight, window=window)
+        value = convolved(dkm.ArcCosine(), window, (it, ii, tt), weight)
         eye = torch.eye(5, dtype=torch.float64)
         predicted_it, variance, _ = predicted(it, tt, eye, 2 * eye, number=Number(by_mean=True))
         total = value.sum() + variance.sum() + predicted_it.square().sum()
@@ -257,31 +274,31 @@ def test_pieces_make_no_difference(monkeypatch):
     require_close(results(), whole, torch.float64)
 
 
-def test_polynomials_stand_for_angle_and_kernel():
-    cosine, one = torch.linspace(-1, 1, 2001), compiled.Roots.of(torch.ones(()))
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_polynomials_stand_for_angle_and_kernel(dtype, monkeypatch):
+    cosine = torch.linspace(-1, 1, 2001, dtype=dtype)
     wide = cosine.double()
     angle, sine = wide.arccos(), (1 - wide.square()).sqrt()
-    kernel = sine + (math.pi - angle) * wide
-    found = compiled._sine_and_supplement(cosine, one, one)
-    assert float((found[0] - sine)[1:-1].abs().max()) < 4e-6
-    assert float((found[1] - (math.pi - angle))[1:-1].abs().max()) < 4e-6
-    value = compiled._relu(cosine, one, one, torch.zeros(()))
-    assert float((value - kernel).abs().max()) < 6e-7
+    kernel = (sine + (math.pi - angle) * wide) / math.pi
+    bounds = {torch.float32: (2e-7, 1.5e-6), torch.float64: (1e-15, 1e-15)}[dtype]
+    for compiling in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda now=compiling: now)
+        assert float((relu(cosine) - kernel).abs().max()) < bounds[0]
+        assert float((step(cosine) - (1 - angle / math.pi)).abs().max()) < bounds[1]
 
 
 def test_roots_of_no_variance_give_nothing():
-    roots = compiled.Roots.of(torch.tensor([4.0, 0.0]))
-    assert roots.root.tolist() == [2.0, 0.0]
-    assert (torch.tensor([3.0, 0.0]) * roots.inverse).tolist() == [1.5, 0.0]
-    assert roots.inverse.square().isfinite().all()
-    assert roots.by_variances(torch.tensor([8.0, 0.0])).tolist() == [1.0, 0.0]
+    side = Side.of(torch.tensor([4.0, 0.0]))
+    assert side.root.tolist() == [2.0, 0.0]
+    assert (torch.tensor([3.0, 0.0]) * side.inverse).tolist() == [1.5, 0.0]
+    assert side.inverse.square().isfinite().all()
 
 
 def test_without_a_compiler_torchs_operations_are_used(monkeypatch, caplog):
     def fails(*_arguments, **_options):
         raise RuntimeError("no C++ compiler was found\nsecond line")
 
-    monkeypatch.setattr(compiled.Compiled, "relu", fails)
+    monkeypatch.setattr(compiled, "compiled_for_rows", lambda *_, **__: fails)
     compiled_engine.cache_clear()
     try:
         assert engine(compiled=True) is PIECEWISE

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
+from convdkm.elementwise.constant import functions, relu, relu_rows, variance, variance_rows
 from folded_machines import MACHINES, machine
 
 import convdkm as dkm
 from convdkm import presets
 from convdkm.elementwise import PIECEWISE, engine
-from convdkm.elementwise.constant import functions, relu, relu_rows, variance, variance_rows
 from convdkm.folded import steps
 from convdkm.folded.kept import KeptPlan
 from convdkm.kernels import arccosine

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor
 
 from convdkm.maps import product
@@ -36,86 +34,8 @@ class DiagonalGradient(NamedTuple):
     first: Tensor | None
 
 
-class ReluGradient(NamedTuple):
-    """Gradients of :meth:`Engine.relu` by its arguments."""
-
-    cross: Tensor
-    inducing: Tensor
-    own: Tensor
-    offset: Tensor
-
-
-class BlockGradient(NamedTuple):
-    """Gradients of a kernel by the blocks of the Gram."""
-
-    cross: Tensor
-    inducing: Tensor
-    own: Tensor
-
-
 class Engine(Protocol):
-    r"""Works out the kernel and the learned variance, and their gradients.
-
-    The kernel is κ = s + (π − θ)c + β: π times the arc-cosine kernel of order 1, plus an offset,
-    with :math:`a = G_{ii}`, :math:`b = g_{tt}`, :math:`c = G_{it}`, :math:`s = \sqrt{ab - c^2}` and
-    θ the angle; or, with :math:`h = \sqrt{ab}`, :math:`k = h e^{\gamma(c/h - 1)}` or
-    :math:`k = c\,q(c/h)` with a polynomial q. The variance is
-    :math:`\max(k_{tt} - |V|^2, 0) + |Q^TV - u|^2`.
-    """
-
-    def relu(self, cross: Tensor, inducing: Tensor, own: Tensor, offset: Tensor | None) -> Tensor:
-        """κ of ``cross`` (rows, P), ``inducing`` (P,) and ``own`` (rows, 1)."""
-        ...
-
-    def relu_gradient(
-        self, grad: Tensor, cross: Tensor, inducing: Tensor, own: Tensor
-    ) -> ReluGradient:
-        r"""Gradients from that by κ, ``grad``.
-
-        By c it is (π − θ)·grad, by a and b the sums of s·grad over 2a and over 2b; zero where a or
-        b is zero.
-        """
-        ...
-
-    def gaussian(self, cross: Tensor, inducing: Tensor, own: Tensor, gamma: Tensor) -> Tensor:
-        """k of ``cross`` (rows, P), ``inducing`` (P,), ``own`` (rows, 1) and ``gamma`` ()."""
-        ...
-
-    def gaussian_gradient(
-        self, grad: Tensor, value: Tensor, blocks: tuple[Tensor, Tensor, Tensor], gamma: Tensor
-    ) -> BlockGradient:
-        r"""Gradients from that by k, ``grad``, and k itself, ``value``.
-
-        By c it is :math:`\gamma\bar k k/h`, by a and b the sums of :math:`\bar k k(1 - \gamma c/h)`
-        over 2a and over 2b; zero where a or b is zero.
-
-        Args:
-            blocks: ``cross``, ``inducing`` and ``own``, as above.
-        """
-        ...
-
-    def polynomial(
-        self, cross: Tensor, inducing: Tensor, own: Tensor, weights: tuple[float, ...]
-    ) -> Tensor:
-        """k with the coefficients of q, ``weights``, from 0 up; the rest as above."""
-        ...
-
-    def polynomial_gradient(
-        self,
-        grad: Tensor,
-        blocks: tuple[Tensor, Tensor, Tensor],
-        both: tuple[tuple[float, ...], tuple[float, ...]],
-    ) -> BlockGradient:
-        r"""Gradients from that by k, ``grad``.
-
-        With :math:`\rho = c/h`, by c it is :math:`\bar k(q + \rho q')`, by a and b the sums of
-        :math:`-\bar k c \rho q'` over 2a and over 2b; zero where a or b is zero.
-
-        Args:
-            blocks: ``cross``, ``inducing`` and ``own``, as above.
-            both: coefficients of q and of q'.
-        """
-        ...
+    r"""Works out the learned variance :math:`\max(k_{tt} - |V|^2, 0) + |Q^TV - u|^2`."""
 
     def variance(
         self, rows: Tensor, own: Tensor, spread: Tensor, shift: Tensor | None
@@ -167,14 +87,3 @@ def learned(rows: Tensor, spread: Tensor, shift: Tensor | None) -> Tensor:
     """U = QᵀV − u, as rows."""
     result = product(rows, spread.T)
     return result if shift is None else result.sub_(shift)
-
-
-def series(x: Tensor, coefficients: Sequence[float]) -> Tensor:
-    """A polynomial in x; its coefficients from 0 up, at least one."""
-    *lower, last = coefficients
-    if not lower:
-        return torch.full_like(x, last)
-    total = x * last + lower[-1]
-    for coefficient in lower[-2::-1]:
-        total = total * x + coefficient
-    return total

@@ -10,32 +10,15 @@ from torch import Tensor, fx
 
 from convdkm.recording.tape import tape_under_way
 
-SMALLEST_ROOT = 1e-18
-"""Roots below it are inverted as if they were this, whose square is in the range of float32."""
+PROGRAMS = 64
+"""Kinds of arguments that a function is compiled for, each for itself."""
 
 
-class Roots(NamedTuple):
-    """Of the variances of one side: their inverse roots, and roots.
+def compile_fx(*arguments: Any, **options: Any) -> Any:
+    """PyTorch's own compiler, which takes a second to import."""
+    from torch._inductor.compile_fx import compile_fx as made
 
-    Where a variance is zero the inverse root is large, and finite: what it is multiplied by, the
-    covariances and sums over sines, is zero there.
-
-    Worked out before a compiled function is called: inside, a pixel's would be worked out anew for
-    every number of its row.
-    """
-
-    inverse: Tensor
-    root: Tensor
-
-    @classmethod
-    def of(cls, variances: Tensor) -> Roots:
-        """Of variances."""
-        root = variances.sqrt()
-        return cls(root.clamp(min=SMALLEST_ROOT).reciprocal(), root)
-
-    def by_variances(self, sums: Tensor) -> Tensor:
-        """What is summed up for each variance, over twice the variance."""
-        return 0.5 * sums * self.inverse * self.inverse
+    return made(*arguments, **options)
 
 
 class _Use(NamedTuple):
@@ -63,8 +46,6 @@ def compiled_for_rows(
     uses: list[_Use] = []
 
     def watched(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
-        from torch._inductor.compile_fx import compile_fx
-
         program: Any = compile_fx(graph, inputs, config_patches={"cpp.dynamic_threads": True})
 
         def run(*given: Any) -> Any:
@@ -75,13 +56,13 @@ def compiled_for_rows(
 
         return run
 
-    fast = torch.compile(function, dynamic=any_width, backend=watched)
-    known: set[Any] = set()
+    apart: dict[str, Any] = {"recompile_limit": PROGRAMS, "isolate_recompiles": True}
+    fast = torch.compile(function, dynamic=any_width, backend=watched, **apart)
 
-    def call(*given: Tensor | Roots | tuple[float, ...] | None) -> Any:
+    def call(*given: Any) -> Any:
         alone = tuple(each.detach() if isinstance(each, Tensor) else each for each in given)
         if not any_width:
-            _mark_rows(alone, known)
+            _mark_rows(alone)
         tape = tape_under_way()
         if tape is None:
             return fast(*alone)
@@ -100,15 +81,15 @@ def compiled_for_rows(
     return call
 
 
-def _mark_rows(given: Sequence[Any], known: set[Any]) -> None:
-    """Tell the compiler that the number of rows varies, where it will see something new."""
-    tensors = [each for each in given if isinstance(each, Tensor)]
+def _mark_rows(given: Sequence[Any]) -> None:
+    """Tell the compiler that the number of rows varies."""
+    tensors = [
+        tensor
+        for each in given
+        for tensor in (each if isinstance(each, tuple) else (each,))
+        if isinstance(tensor, Tensor)
+    ]
     rows = tensors[0].shape[0]
-    tensors += [root for each in given if isinstance(each, Roots) for root in each]
-    others = tuple(each for each in given if not isinstance(each, (Tensor, Roots)))
-    kind = (others, *((tensor.ndim, tensor.shape[1:], tensor.dtype) for tensor in tensors))
-    if rows > 1 and kind not in known:
-        known.add(kind)
-        for tensor in tensors:
-            if tensor.ndim and tensor.shape[0] == rows:
-                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+    for tensor in tensors if rows > 1 else ():
+        if tensor.ndim and tensor.shape[0] == rows:
+            torch._dynamo.maybe_mark_dynamic(tensor, 0)

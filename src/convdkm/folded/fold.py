@@ -47,12 +47,9 @@ from convdkm.folded.steps import (
     Step,
 )
 from convdkm.gram import INDUCING_DTYPE
-from convdkm.kernels.arccos import ArcCosine, ReluPlan
-from convdkm.kernels.base import KernelPlan
-from convdkm.kernels.fused import FusedConvPlan, FusedPlan
-from convdkm.kernels.gaussian import GaussianPlan, NormalisedGaussian
-from convdkm.kernels.polynomial import NormalisedPolynomial, PolynomialPlan
-from convdkm.layers.base import IdentityPlan, Plan
+from convdkm.kernels.arccos import ArcCosine
+from convdkm.kernels.plans import FusedConvPlan, FusedPlan, KernelPlan
+from convdkm.layers.base import IdentityPlan, Plan, keeps
 from convdkm.layers.compose import Chain, SkipPlan
 from convdkm.layers.conv import ConvPlan, MixPlan
 from convdkm.layers.gram_layer import GramPlan
@@ -191,9 +188,7 @@ def _uses_batch(plan: Plan) -> bool:
 
 def _is_own(plan: Plan) -> bool:
     """Whether a plan of the library works with a user's own layer."""
-    return any(type(layer) not in (Norm, Centre) for layer in _statistics(plan)) or (
-        isinstance(plan, FusedConvPlan) and type(plan.front.kernel) not in _FUSED
-    )
+    return any(type(layer) not in (Norm, Centre) for layer in _statistics(plan))
 
 
 def _skip(plan: SkipPlan) -> tuple[Front, Step]:
@@ -228,12 +223,17 @@ def _kernel(plan: KernelPlan) -> tuple[Front, Step]:
 
 
 def _fused_conv(plan: FusedConvPlan) -> tuple[Front, Step]:
-    relu, conv = plan.front, plan.conv
-    if not isinstance(relu, ReluPlan) or bool((relu.inducing <= 0).any()):
-        # A kernel cannot be divided by the norm of an inducing point that is zero.
+    relu, conv, kernel = plan.front, plan.conv, plan.front.kernel
+    if (
+        not isinstance(kernel, ArcCosine)
+        or type(kernel) is not ArcCosine
+        or kernel.order != 1
+        or not keeps(kernel, ArcCosine, "variance")
+        or bool((relu.inducing <= 0).any())  # a kernel cannot be divided by a norm of zero
+    ):
         return None, folded_chain([("", relu), ("", conv)])
     scale = _number(conv.norm)
-    slope, bias = number(relu.arccosine.weight_variance), number(relu.arccosine.bias_variance, 0.0)
+    slope, bias = number(kernel.weight_variance), number(kernel.bias_variance, 0.0)
     root = relu.inducing.sqrt()
     own_slope, own_intercept = slope, bias
     for noise in relu.noises:
@@ -242,7 +242,7 @@ def _fused_conv(plan: FusedConvPlan) -> tuple[Front, Step]:
     spread = root.reshape(-1, *(1,) * conv.window.ndim)
     return root.reciprocal(), FoldedReluConv(
         weight=conv.weight * spread * (slope * scale),
-        offset=None if relu.arccosine.bias_variance is None else bias / slope / root,
+        offset=None if kernel.bias_variance is None else bias / slope / root,
         slope=own_slope * scale**2,
         intercept=own_intercept * scale**2,
         window=conv.window,
@@ -301,13 +301,10 @@ def _flatten(plan: FlattenPlan) -> tuple[Front, Step]:
     return None, FoldedFlatten(weight=plan.weight)
 
 
-_FUSED = (ArcCosine, NormalisedGaussian, NormalisedPolynomial)
 _FOLDS: dict[type[Plan], Callable[[Any], tuple[Front, Step]]] = {
     SkipPlan: _skip,
     KernelPlan: _kernel,
-    ReluPlan: _kernel,
-    GaussianPlan: _kernel,
-    PolynomialPlan: _kernel,
+    FusedPlan: _kernel,
     FusedConvPlan: _fused_conv,
     ConvPlan: _conv,
     MixPlan: _mix,

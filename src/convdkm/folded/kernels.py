@@ -11,9 +11,9 @@ import math
 import torch
 from torch import Tensor
 
-from convdkm.elementwise.constant import inverse_root, relu
-from convdkm.elementwise.engine import Engine, series
 from convdkm.folded.base import Folded, FoldedList, known
+from convdkm.folded.functions import inverse_root, relu
+from convdkm.kernels.polynomial import series
 
 
 class FoldedKernel(Folded):
@@ -26,13 +26,6 @@ class FoldedKernel(Folded):
     def variance(self, own: Tensor) -> Tensor:
         """``k(x, x)`` from ``G_xx``."""
         raise NotImplementedError
-
-    def of_rows(
-        self, engine: Engine, cross: Tensor, inducing: Tensor, own: Tensor
-    ) -> Tensor | None:
-        """:meth:`of` on maps given as rows, by an engine; None where engines do not have it."""
-        del engine, cross, inducing, own
-        return None
 
 
 def cosine(cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -176,9 +169,6 @@ class FoldedNormalisedGaussian(FoldedKernel):
         norm = left.sqrt() * right.sqrt()
         return norm * torch.exp(self.gamma * (cosine(cross, left, right) - 1))
 
-    def of_rows(self, engine: Engine, cross: Tensor, inducing: Tensor, own: Tensor) -> Tensor:
-        return engine.gaussian(cross, inducing, own, cross.new_tensor(self.gamma))
-
     def variance(self, own: Tensor) -> Tensor:
         return own
 
@@ -199,9 +189,6 @@ class FoldedNormalisedPolynomial(FoldedKernel):
 
     def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
         return cross * series(cosine(cross, left, right), self.weights)
-
-    def of_rows(self, engine: Engine, cross: Tensor, inducing: Tensor, own: Tensor) -> Tensor:
-        return engine.polynomial(cross, inducing, own, self.weights)
 
     def variance(self, own: Tensor) -> Tensor:
         return own

@@ -12,8 +12,6 @@ import math
 from torch import Tensor
 
 from convdkm.choices import Border
-from convdkm.elementwise import engine
-from convdkm.elementwise.constant import functions, inverse_root, relu, variance
 from convdkm.errors import GramError
 from convdkm.folded.base import (
     Blocks,
@@ -23,6 +21,7 @@ from convdkm.folded.base import (
     product,
     tracing,
 )
+from convdkm.folded.functions import functions, inverse_root, relu, variance
 from convdkm.folded.kernels import FoldedKernel
 from convdkm.layers.conv import window_variance
 from convdkm.layers.pool import require_space
@@ -64,11 +63,6 @@ class FoldedPointwise(Step):
 
     def forward(self, it: Tensor, tt: Tensor) -> Blocks:
         own, kernel = self.kernel.variance(tt), self.kernel
-        if self.compiled and not tracing():
-            of = engine(compiled=True)
-            rows = kernel.of_rows(of, as_rows(it), self.inducing, tt.reshape(-1, 1))
-            if rows is not None:
-                return from_rows(rows, it.shape[0], it.shape[2:]), own
         inducing = self.inducing.reshape(-1, *(1,) * (it.ndim - 2))
         return kernel.of(it, inducing, tt.unsqueeze(1)), own
 

@@ -1,5 +1,6 @@
 """Kernels: Gram → Gram, entry by entry, with no knowledge of space."""
 
+from convdkm.kernels.angular import Angular
 from convdkm.kernels.arccos import ArcCosine, arccosine
 from convdkm.kernels.base import ConvexCombination, Kernel, Linear, Product, Scaled, Sum
 from convdkm.kernels.gaussian import NormalisedGaussian
@@ -8,6 +9,7 @@ from convdkm.kernels.polynomial import NormalisedPolynomial
 from convdkm.numerics import safe_sqrt
 
 __all__ = [
+    "Angular",
     "ArcCosine",
     "ConvexCombination",
     "Isotropic",

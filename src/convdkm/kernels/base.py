@@ -6,7 +6,11 @@ and :math:`G_{yy}`. It is applied to every entry of every block, and knows nothi
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,14 +18,24 @@ from torch import Tensor, nn
 from convdkm.checks import check_positive_number
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
-from convdkm.layers.base import Layer, Plan
+from convdkm.kernels.blocks import Partials, Side
+from convdkm.kernels.plans import FusedPlan, KernelPlan
+from convdkm.kernels.pointwise import elementwise
+from convdkm.layers.base import Layer, Plan, keeps
 
 
 class Kernel(Layer):
     """Base class of kernels: define :meth:`of` and :meth:`variance`.
 
-    Kernels add, multiply, and are scaled by numbers: ``0.5 * ArcCosine() + Linear()``.
+    Kernels add, multiply, and are scaled by numbers: ``0.5 * ArcCosine() + Linear()``. One that is
+    a function of the cosine or of the distance alone is better derived from
+    :class:`convdkm.Angular` or :class:`convdkm.Isotropic`, which do the rest.
+
+    Attributes:
+        compiled: see :meth:`convdkm.DeepKernelMachine.compile_elementwise`.
     """
+
+    compiled: bool = False
 
     def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
         """``k(x, y)`` from ``cross = G_xy``, ``left = G_xx`` and ``right = G_yy`` (broadcast)."""
@@ -32,7 +46,44 @@ class Kernel(Layer):
         raise NotImplementedError(f"{type(self).__name__} must define variance(own)")
 
     def plan(self, ii: Tensor) -> Plan:
-        return KernelPlan(self, ii)
+        return FusedPlan(self, ii) if self.is_written_out else KernelPlan(self, ii)
+
+    @property
+    def is_written_out(self) -> bool:
+        """Whether :meth:`core` and :meth:`partials` say what :meth:`of` does.
+
+        Such a kernel is worked out piece by piece or by compiled functions, together with the
+        convolution after it.
+        """
+        return False
+
+    def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
+        """The kernel, but for :meth:`factors`."""
+        raise NotImplementedError(f"{type(self).__name__} must define core(cross, left, right)")
+
+    def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
+        """The core with its derivatives by the three numbers, finite everywhere."""
+        raise NotImplementedError(f"{type(self).__name__} must define partials(cross, left, right)")
+
+    def factors(self) -> tuple[Positive | None, Positive | None]:
+        """What the core is multiplied by, and what is added then; None for one and for zero."""
+        return None, None
+
+    def core_parameters(self) -> list[nn.Parameter]:
+        """What the core learns."""
+        apart = {id(p) for each in self.factors() if each is not None for p in each.parameters()}
+        return [each for each in self.parameters() if id(each) not in apart]
+
+    def scaled(self, value: Tensor, *, shifted: bool = True) -> Tensor:
+        """The kernel from its core, or what becomes of the core's derivatives."""
+        slope, offset = self.factors()
+        value = value if slope is None else slope(value) * value
+        return value + offset(value) if shifted and offset is not None else value
+
+    def whole(self, cross: Tensor, left: Side, right: Side) -> Partials:
+        """The kernel itself with its derivatives, as a part of others."""
+        value, *by = self.partials(cross, left, right)
+        return Partials(self.scaled(value), *(self.scaled(each, shifted=False) for each in by))
 
     def __add__(self, other: Kernel) -> Kernel:
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented
@@ -44,26 +95,6 @@ class Kernel(Layer):
 
     def __rmul__(self, other: float) -> Kernel:
         return self.__mul__(other)
-
-
-class KernelPlan(Plan):
-    """The kernel of every entry: the diagonal by :meth:`Kernel.variance`, the rest by ``of``."""
-
-    def __init__(self, kernel: Kernel, ii: Tensor) -> None:
-        self.kernel = kernel
-        self.inducing = ii.diagonal()
-        super().__init__(self.inside(ii))
-
-    def inside(self, ii: Tensor) -> Tensor:
-        """The kernel between inducing points."""
-        own = self.inducing
-        value = self.kernel.of(ii, own[:, None], own[None, :])
-        value = 0.5 * (value + value.T)
-        return torch.diagonal_scatter(value, self.kernel.variance(own))
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        inducing = self.inducing.to(it.dtype).reshape(-1, *(1,) * (it.ndim - 2))
-        return self.kernel.of(it, inducing, tt.unsqueeze(1)), self.kernel.variance(tt)
 
 
 class Positive(nn.Module):
@@ -89,8 +120,33 @@ class Positive(nn.Module):
         return f"{float(self.log_value.detach().exp()):.4g}{', learned' if learned else ''}"
 
 
+class OfOneNumber(Kernel):
+    """Base class of kernels whose core is a function of one number; see the two derived from it."""
+
+    @property
+    def is_written_out(self) -> bool:
+        return keeps(self, OfOneNumber, "of")
+
+    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        return self.scaled(elementwise(self, cross, left, right))
+
+
+def derivative(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Of a function of every entry, by every entry."""
+    if torch.compiler.is_compiling():
+        pull: Any = torch.func.vjp(function, x)[1]
+        result: Tensor = pull(torch.ones_like(x))[0]
+        return result
+    with torch.enable_grad():
+        entries = x.detach().requires_grad_()
+        value = function(entries)
+    return torch.autograd.grad(value, entries, torch.ones_like(value))[0]
+
+
 class Linear(Kernel):
     """The linear kernel ``k(x, y) = G_xy``: a layer without nonlinearity."""
+
+    is_written_out = True
 
     def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
         return cross
@@ -98,25 +154,20 @@ class Linear(Kernel):
     def variance(self, own: Tensor) -> Tensor:
         return own
 
+    def plan(self, ii: Tensor) -> Plan:
+        return KernelPlan(self, ii)  # there is nothing to do
 
-class Scaled(Kernel):
-    """``factor · k``, with the factor fixed or learned."""
+    def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
+        return cross
 
-    def __init__(self, kernel: Kernel, factor: float = 1.0, *, learn: bool = False) -> None:
-        super().__init__()
-        if not isinstance(kernel, Kernel):
-            raise InvalidInputError(f"Scaled takes a kernel, got a {type(kernel).__name__}")
-        self.kernel = kernel
-        self.factor = Positive("the factor of a kernel", factor, learn=learn)
-
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return self.factor(cross) * self.kernel.of(cross, left, right)
-
-    def variance(self, own: Tensor) -> Tensor:
-        return self.factor(own) * self.kernel.variance(own)
+    def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
+        nothing = torch.zeros_like(cross)
+        return Partials(cross, torch.ones_like(cross), nothing, nothing)
 
 
-class _Several(Kernel):
+class _Combination(Kernel):
+    """A kernel made of others."""
+
     def __init__(self, *kernels: Kernel) -> None:
         super().__init__()
         for kernel in kernels:
@@ -126,33 +177,79 @@ class _Several(Kernel):
                 )
         if not kernels:
             raise InvalidInputError(f"{type(self).__name__} needs at least one kernel")
+
+    def parts(self) -> list[Kernel]:
+        """The others."""
+        raise NotImplementedError
+
+    def combined(self, values: list[Tensor]) -> Tensor:
+        """The kernel from those of the parts."""
+        raise NotImplementedError
+
+    @property
+    def is_written_out(self) -> bool:
+        return keeps(self, _Combination, "of") and all(k.is_written_out for k in self.parts())
+
+    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        return self.combined([kernel.of(cross, left, right) for kernel in self.parts()])
+
+    def variance(self, own: Tensor) -> Tensor:
+        return self.combined([kernel.variance(own) for kernel in self.parts()])
+
+    def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
+        return self.combined([k.scaled(k.core(cross, left, right)) for k in self.parts()])
+
+    def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
+        # Linear in its parts, unless a class says otherwise.
+        wholes = [kernel.whole(cross, left, right) for kernel in self.parts()]
+        return Partials(*(self.combined(list(each)) for each in zip(*wholes, strict=True)))
+
+
+class Scaled(_Combination):
+    """``factor · k``, with the factor fixed or learned."""
+
+    def __init__(self, kernel: Kernel, factor: float = 1.0, *, learn: bool = False) -> None:
+        super().__init__(kernel)
+        self.kernel = kernel
+        self.factor = Positive("the factor of a kernel", factor, learn=learn)
+
+    def parts(self) -> list[Kernel]:
+        return [self.kernel]
+
+    def combined(self, values: list[Tensor]) -> Tensor:
+        return self.factor(values[0]) * values[0]
+
+
+class _Several(_Combination):
+    def __init__(self, *kernels: Kernel) -> None:
+        super().__init__(*kernels)
         self.kernels = nn.ModuleList(kernels)
 
-    def _values(self, cross: Tensor, left: Tensor, right: Tensor) -> list[Tensor]:
-        return [kernel.of(cross, left, right) for kernel in self.kernels]  # type: ignore[operator]
-
-    def _variances(self, own: Tensor) -> list[Tensor]:
-        return [kernel.variance(own) for kernel in self.kernels]  # type: ignore[operator]
+    def parts(self) -> list[Kernel]:
+        return list(self.kernels)  # type: ignore[arg-type]
 
 
 class Sum(_Several):
     """``k₁ + k₂ + …``"""
 
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return torch.stack(self._values(cross, left, right)).sum(0)
-
-    def variance(self, own: Tensor) -> Tensor:
-        return torch.stack(self._variances(own)).sum(0)
+    def combined(self, values: list[Tensor]) -> Tensor:
+        return functools.reduce(operator.add, values)
 
 
 class Product(_Several):
     """``k₁ · k₂ · …``"""
 
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return torch.stack(self._values(cross, left, right)).prod(0)
+    def combined(self, values: list[Tensor]) -> Tensor:
+        return functools.reduce(operator.mul, values)
 
-    def variance(self, own: Tensor) -> Tensor:
-        return torch.stack(self._variances(own)).prod(0)
+    def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
+        wholes = [kernel.whole(cross, left, right) for kernel in self.parts()]
+        return functools.reduce(_multiplied, wholes)
+
+
+def _multiplied(first: Partials, second: Partials) -> Partials:
+    by = (x * second.value + first.value * y for x, y in zip(first[1:], second[1:], strict=True))
+    return Partials(first.value * second.value, *by)
 
 
 class ConvexCombination(_Several):
@@ -181,12 +278,7 @@ class ConvexCombination(_Several):
         else:
             self.register_buffer("logits", logits)
 
-    def _combine(self, values: list[Tensor]) -> Tensor:
+    def combined(self, values: list[Tensor]) -> Tensor:
         weights = torch.softmax(self.logits, 0).to(values[0].dtype)
-        return torch.stack([w * value for w, value in zip(weights, values, strict=True)]).sum(0)
-
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return self._combine(self._values(cross, left, right))
-
-    def variance(self, own: Tensor) -> Tensor:
-        return self._combine(self._variances(own))
+        weighted = (w * value for w, value in zip(weights, values, strict=True))
+        return functools.reduce(operator.add, weighted)

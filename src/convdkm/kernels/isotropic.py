@@ -17,14 +17,16 @@ import torch
 from torch import Tensor
 
 from convdkm.errors import InvalidInputError
-from convdkm.kernels.base import Kernel, Positive
+from convdkm.kernels.base import OfOneNumber, Positive, derivative
+from convdkm.kernels.blocks import Partials, Side
 from convdkm.numerics import safe_sqrt
 
 
-class Isotropic(Kernel):
+class Isotropic(OfOneNumber):
     r"""Base class of kernels :math:`\sigma^2 f(R / \ell^2)` of the squared distance alone.
 
-    Define :meth:`of_squared_distance`. Where it needs a distance and not its square, use
+    Define :meth:`of_squared_distance`; and :meth:`slope`, where differentiating that function would
+    go wrong or can be done better. Where it needs a distance and not its square, use
     :func:`safe_sqrt`.
 
     Args:
@@ -44,12 +46,27 @@ class Isotropic(Kernel):
         """``f(r²)`` of the squared distance in units of the length scale."""
         raise NotImplementedError(f"{type(self).__name__} must define of_squared_distance(r2)")
 
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        r2 = (left + right - 2 * cross).clamp(min=0) / self.lengthscale(cross).square()
-        return self.scale(cross) * self.of_squared_distance(r2)
+    def slope(self, r2: Tensor) -> Tensor:
+        """``f′(r²)``, finite everywhere."""
+        return derivative(self.of_squared_distance, r2)
+
+    def factors(self) -> tuple[Positive | None, Positive | None]:
+        return self.scale, None
 
     def variance(self, own: Tensor) -> Tensor:
-        return self.scale(own) * self.of_squared_distance(torch.zeros_like(own))
+        return self.scaled(self.of_squared_distance(torch.zeros_like(own)))
+
+    def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
+        return self.of_squared_distance(self._squared_distance(cross, left, right))
+
+    def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
+        r2 = self._squared_distance(cross, left, right)
+        slope = self.slope(r2) / self.lengthscale(cross).square()
+        return Partials(self.of_squared_distance(r2), -2 * slope, slope, slope)
+
+    def _squared_distance(self, cross: Tensor, left: Side, right: Side) -> Tensor:
+        r2 = left.variance + right.variance - 2 * cross
+        return r2.clamp(min=0) / self.lengthscale(cross).square()
 
 
 class SquaredExponential(Isotropic):

@@ -1,101 +1,241 @@
-r"""A kernel of every number of a map and the convolution after it, as one operation.
+r"""A kernel of every entry of a block, and the convolution after it.
 
-Of all that lies between the incoming Gram and the result of the convolution, only the kernel's
-value is kept for the backward pass; its derivatives are worked out again from the Gram.
+Kernels say what they are for one entry, with their derivatives (:meth:`convdkm.Kernel.core`,
+:meth:`convdkm.Kernel.partials`). Here this is done for whole blocks, in three ways that are one to
+autograd: of tensors that broadcast, of the inducing block, and of a map that is convolved at once.
+Of all that lies between the incoming Gram and the result, only the kernel's value is kept, for the
+convolution; derivatives are worked out from the Gram when they are needed.
+
+Maps are worked on as rows ``(pixels, P)``, either in pieces that stay in the processor's cache or
+by functions that ``torch.compile`` makes, one for every kind of kernel and P.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from convdkm.elementwise.for_rows import compiled_for_rows
+from convdkm.kernels.blocks import Partials, Side
 from convdkm.layers.window import Window
-from convdkm.maps import as_rows, from_rows, product_dtype, without_autocast
+from convdkm.maps import as_rows, from_rows, pieces, product_dtype, without_autocast
+
+if TYPE_CHECKING:
+    from convdkm.kernels.base import Kernel
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
-class PointwiseGradient(NamedTuple):
-    """Gradients by a kernel's arguments, and by its parameters."""
+class RowsGradient(NamedTuple):
+    """Gradients of :func:`value_of_rows` by its arguments."""
 
     cross: Tensor
     inducing: Tensor
     own: Tensor
-    parameters: Sequence[Tensor | None]
 
 
-class Pointwise(Protocol):
-    """A kernel on maps given as rows, up to a factor that the convolution's weights take over.
-
-    With ``cross`` (rows, P), ``inducing`` (P,) and ``own`` (rows, 1).
-
-    Attributes:
-        parameters: what it learns; None for what it does not have.
-    """
-
-    parameters: tuple[Tensor | None, ...]
-
-    def value(self, cross: Tensor, inducing: Tensor, own: Tensor) -> Tensor:
-        """The kernel, (rows, P)."""
-        ...
-
-    def gradient(
-        self, grad: Tensor, value: Tensor, blocks: tuple[Tensor, Tensor, Tensor], *, learned: bool
-    ) -> PointwiseGradient:
-        """Gradients from that by the kernel.
-
-        Args:
-            grad: gradient by the kernel.
-            value: the kernel.
-            blocks: ``cross``, ``inducing`` and ``own``.
-            learned: whether gradients by the parameters are asked for.
-        """
-        ...
+# -- rows --------------------------------------------------------------------------------------
 
 
-def pointwise_convolution(
-    pointwise: Pointwise,
-    cross: Tensor,
-    inducing: Tensor,
-    own: Tensor,
-    weight: Tensor,
-    *,
-    window: Window,
+def value_of_rows(
+    kernel: Kernel, cross: Tensor, inducing: Side, own: Side, shift: Tensor | None = None
 ) -> Tensor:
-    """Convolve a kernel of a Gram's blocks with ``weight``.
+    """The core of a kernel, plus ``shift``.
 
     Args:
-        pointwise: the kernel.
-        cross: :math:`G_{it}`, ``(N, P, *space)``.
-        inducing: the diagonal of :math:`G_{ii}`, ``(P,)``.
-        own: :math:`g_{tt}`, ``(N, *space)``.
-        weight: ``(Q, P, *size)``.
-        window: the convolution's geometry, with as many zeros before an axis as after it.
+        kernel: the kernel.
+        cross: ``(rows, P)``.
+        inducing: ``(P,)``.
+        own: ``(rows, 1)``.
+        shift: a number.
     """
-    result: Tensor = _PointwiseConvolution.apply(
-        cross, inducing, own, weight, window, pointwise, *pointwise.parameters
+    if kernel.compiled and not cross.is_meta:
+        result: Tensor = _compiled_value(cross, inducing, own, shift, kernel)
+        return result
+    value = torch.empty_like(cross)
+    for piece in pieces(cross):
+        part = kernel.core(cross[piece], inducing, own.part(piece))
+        if shift is None:
+            value[piece] = part
+        else:
+            torch.add(part, shift, out=value[piece])
+    return value
+
+
+def gradient_of_rows(
+    kernel: Kernel, grad: Tensor, cross: Tensor, inducing: Side, own: Side
+) -> RowsGradient:
+    """Gradients from that by the value, ``grad``."""
+    if kernel.compiled and not cross.is_meta:
+        by_cross, by_inducing, by_own = _compiled_gradient(grad, cross, inducing, own, kernel)
+        return RowsGradient(by_cross, by_inducing.sum(0), by_own)
+    by_cross, by_own = torch.empty_like(cross), torch.empty_like(own.variance)
+    by_inducing = torch.zeros_like(inducing.variance)
+    for piece in pieces(cross):
+        part = grad[piece]
+        found = kernel.partials(cross[piece], inducing, own.part(piece))
+        torch.mul(found.cross, part, out=by_cross[piece])
+        by_inducing.add_((found.left * part).sum(0))
+        torch.sum(found.right * part, 1, keepdim=True, out=by_own[piece])
+    return RowsGradient(by_cross, by_inducing, by_own)
+
+
+def _value(
+    cross: Tensor, inducing: Side, own: Side, shift: Tensor | None, kernel: Kernel
+) -> Tensor:
+    value = kernel.core(cross, inducing, own)
+    return value if shift is None else value + shift
+
+
+def _gradient(
+    grad: Tensor, cross: Tensor, inducing: Side, own: Side, kernel: Kernel
+) -> tuple[Tensor, Tensor, Tensor]:
+    found = kernel.partials(cross, inducing, own)
+    return grad * found.cross, grad * found.left, (grad * found.right).sum(1, keepdim=True)
+
+
+_compiled_value = compiled_for_rows(_value)
+_compiled_gradient = compiled_for_rows(_gradient)
+
+
+def _held(module: Module) -> Module:
+    """A kernel with the parameters of this moment, which ``functional_call`` may replace later."""
+    held = copy.copy(module)
+    held._parameters = dict(module._parameters)
+    held._modules = {name: part and _held(part) for name, part in module._modules.items()}
+    return held
+
+
+def _by_parameters(
+    kernel: Kernel, needed: Sequence[bool], grad: Tensor, cross: Tensor, *sides: Side
+) -> Sequence[Tensor | None]:
+    """Gradients by what the core learns, which is little, and seldom: by autograd."""
+    if not any(needed):
+        return [None] * len(needed)
+    with torch.enable_grad():
+        value = kernel.core(cross.detach(), *sides)
+    return torch.autograd.grad(value, kernel.core_parameters(), grad, allow_unused=True)
+
+
+# -- tensors that broadcast --------------------------------------------------------------------
+
+
+def elementwise(kernel: Kernel, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """The core of a kernel of three tensors that broadcast."""
+    parameters = kernel.core_parameters()
+    needed = any(each.requires_grad for each in (cross, left, right, *parameters))
+    if torch.is_grad_enabled() and needed:
+        result: Tensor = _Elementwise.apply(kernel, cross, left, right, *parameters)
+        return result
+    return kernel.core(cross, Side.of(left), Side.of(right))
+
+
+class _Elementwise(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, kernel: Kernel, cross: Tensor, left: Tensor, right: Tensor, *parameters: Tensor
+    ) -> Tensor:
+        ctx.kernel = _held(kernel) if parameters else kernel
+        ctx.save_for_backward(cross, left, right)
+        return kernel.core(cross, Side.of(left), Side.of(right))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        cross, left, right = ctx.saved_tensors
+        kernel, sides = ctx.kernel, (Side.of(left), Side.of(right))
+        found = kernel.partials(cross, *sides)
+        by = (
+            (grad * partial).sum_to_size(tensor.shape)
+            for partial, tensor in zip(found[1:], (cross, left, right), strict=True)
+        )
+        return None, *by, *_by_parameters(kernel, ctx.needs_input_grad[4:], grad, cross, *sides)
+
+
+# -- the inducing block ------------------------------------------------------------------------
+
+
+def inside(kernel: Kernel, ii: Tensor) -> Tensor:
+    """The core of a kernel of a symmetric matrix; its diagonal is for the caller to set."""
+    result: Tensor = _Inside.apply(kernel, ii, *kernel.core_parameters())
+    return result
+
+
+def _both(ii: Tensor) -> tuple[Side, Side]:
+    own = Side.of(ii.diagonal())
+    return Side(*(each[:, None] for each in own)), own
+
+
+class _Inside(Function):
+    @staticmethod
+    def forward(ctx: Any, kernel: Kernel, ii: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.kernel = _held(kernel) if parameters else kernel
+        ctx.save_for_backward(ii)
+        return kernel.core(ii, *_both(ii)).clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        (ii,) = ctx.saved_tensors
+        kernel, sides = ctx.kernel, _both(ii)
+        grad = grad.clone()
+        grad.diagonal().zero_()
+        found: Partials = kernel.partials(ii, *sides)
+        by = grad * found.cross
+        by.diagonal().copy_((grad * found.left).sum(1) + (grad * found.right).sum(0))
+        return None, by, *_by_parameters(kernel, ctx.needs_input_grad[2:], grad, ii, *sides)
+
+
+# -- maps that are convolved -------------------------------------------------------------------
+
+
+def convolved(
+    kernel: Kernel,
+    window: Window,
+    blocks: tuple[Tensor, Tensor, Tensor],
+    weight: Tensor,
+    shift: Tensor | None = None,
+) -> Tensor:
+    """Convolve the core of a kernel of a Gram's blocks, plus ``shift``, with ``weight``.
+
+    Args:
+        kernel: the kernel.
+        window: the convolution's geometry, with as many zeros before an axis as after it.
+        blocks: :math:`G_{it}`, ``(N, P, *space)``; the diagonal of :math:`G_{ii}`, ``(P,)``; and
+            :math:`g_{tt}`, ``(N, *space)``.
+        weight: ``(Q, P, *size)``.
+        shift: a number.
+    """
+    result: Tensor = _Convolved.apply(
+        kernel, window, *blocks, weight, shift, *kernel.core_parameters()
     )
     return result
 
 
-class _PointwiseConvolution(Function):
+class _Convolved(Function):
     @staticmethod
     def forward(  # noqa: PLR0917
         ctx: Any,
+        kernel: Kernel,
+        window: Window,
         cross: Tensor,
         inducing: Tensor,
         own: Tensor,
         weight: Tensor,
-        window: Window,
-        pointwise: Pointwise,
-        *parameters: Tensor | None,
+        shift: Tensor | None,
+        *parameters: Tensor,
     ) -> Tensor:
-        ctx.window, ctx.pointwise, ctx.dtype = window, pointwise, product_dtype(cross)
-        ctx.wide = inducing.dtype
+        ctx.kernel = _held(kernel) if parameters else kernel
+        ctx.window, ctx.dtype, ctx.wide = window, product_dtype(cross), inducing.dtype
         narrow = inducing.to(cross.dtype)
-        rows = pointwise.value(as_rows(cross), narrow, own.reshape(-1, 1))
+        sides = Side.of(narrow), Side.of(own.reshape(-1, 1))
+        rows = value_of_rows(kernel, as_rows(cross), *sides, shift)
         maps = from_rows(rows, cross.shape[0], cross.shape[2:])
         ctx.save_for_backward(cross, narrow, own, weight, maps)
         with without_autocast(cross):
@@ -105,26 +245,21 @@ class _PointwiseConvolution(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         cross, narrow, own, weight, maps = ctx.saved_tensors
-        dtype = ctx.dtype
+        dtype, needs = ctx.dtype, ctx.needs_input_grad
         by_maps, by_weight = ctx.window.convolve_backward(
-            grad.to(dtype), maps.to(dtype), weight.to(dtype), ctx.needs_input_grad[3]
+            grad.to(dtype), maps.to(dtype), weight.to(dtype), needs[5]
         )
-        needed = ctx.needs_input_grad[6:]
-        found = ctx.pointwise.gradient(
-            as_rows(by_maps.to(cross.dtype)),
-            as_rows(maps),
-            (as_rows(cross), narrow, own.reshape(-1, 1)),
-            learned=any(needed),
-        )
+        by_rows, rows = as_rows(by_maps.to(cross.dtype)), as_rows(cross)
+        sides = Side.of(narrow), Side.of(own.reshape(-1, 1))
+        found = gradient_of_rows(ctx.kernel, by_rows, rows, *sides)
+        parameters = _by_parameters(ctx.kernel, needs[7:], by_rows, rows, *sides)
         return (
+            None,
+            None,
             from_rows(found.cross, cross.shape[0], cross.shape[2:]),
             found.inducing.to(ctx.wide),
             found.own.reshape(own.shape),
             None if by_weight is None else by_weight.to(weight.dtype),
-            None,
-            None,
-            *(
-                each if needs else None
-                for each, needs in zip(found.parameters, needed, strict=True)
-            ),
+            by_rows.sum() if needs[6] else None,
+            *parameters,
         )

@@ -18,7 +18,11 @@ class NoisePlan(Plan):
         super().__init__(noisy(ii, relative, absolute))
 
     def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        return it, affine(tt, 1 + self.relative, self.absolute)
+        return it, self.variance(tt)
+
+    def variance(self, tt: Tensor) -> Tensor:
+        """The variances with the noise."""
+        return affine(tt, 1 + self.relative, self.absolute)
 
 
 class Noise(Layer):

@@ -2,7 +2,7 @@ r"""The arc-cosine kernel of order 1 of cosines, in place and without inverse co
 
 For a cosine ρ, :math:`k(\rho) = \frac1\pi(\sin\theta + (\pi - \theta)\rho)` with
 :math:`\theta = \arccos\rho`. It is :math:`\max(\rho, 0) + u^{3/2} r(u)` with
-:math:`u = 1 - |\rho|` and the polynomial r of :mod:`convdkm.elementwise.arccosine`. Nothing is lost
+:math:`u = 1 - |\rho|` and the polynomial r of :mod:`convdkm.kernels.arccos`. Nothing is lost
 near ρ = 1, where the formula with the angle subtracts numbers that are nearly equal.
 """
 
@@ -13,7 +13,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from convdkm.elementwise.arccosine import evaluated, kernel_coefficients, lacking
+from convdkm.kernels.arccos import relu, relu_coefficients
 
 
 def relu_of_cosines_(cosines: Tensor, scratch: Tensor | None = None) -> Tensor:
@@ -39,11 +39,9 @@ def relu_of_cosines_(cosines: Tensor, scratch: Tensor | None = None) -> Tensor:
 
 def relu_of_cosines(cosines: Tensor) -> Tensor:
     """The same as a new tensor, for a compiler to join."""
-    u = lacking(cosines)
-    series = evaluated(kernel_coefficients(cosines.dtype), u)
-    return cosines.clamp(min=0) + series * u * u.sqrt()
+    return relu(cosines.clamp(-1, 1))
 
 
 @lru_cache
 def _coefficients(dtype: torch.dtype) -> Tensor:
-    return torch.tensor(kernel_coefficients(dtype), dtype=dtype)
+    return torch.tensor(relu_coefficients(dtype), dtype=dtype)

@@ -9,20 +9,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from convdkm.elementwise.arccosine import evaluated, kernel_coefficients, lacking
 from convdkm.elementwise.compiled import compiled_engine
 from convdkm.elementwise.for_rows import compiled_for_rows
+from convdkm.kernels import arccos
 from convdkm.maps import pieces
 
 PIECE = 1 << 16
 """Numbers in a piece of a map: the dozen passes of :func:`relu_rows` stay in a core's own cache."""
-
-
-@cache
-def _constants(dtype: torch.dtype, device: torch.device) -> tuple[Tensor, ...]:
-    """One, and r, as tensors."""
-    numbers = (1.0, *kernel_coefficients(dtype))
-    return tuple(torch.tensor(value, dtype=dtype, device=device) for value in numbers)
 
 
 def inverse_root(value: Tensor) -> Tensor:
@@ -48,9 +41,7 @@ def _relu_by_roots(
     x = cross * reciprocal
     if inverse is not None:
         x = x * inverse
-    u = lacking(x)
-    series = evaluated(kernel_coefficients(cross.dtype), u)
-    value = (x.clamp(min=0) + u * u.sqrt() * series) * root
+    value = arccos.relu(x.clamp(-1, 1)) * root
     return value if offset is None else value + offset
 
 
@@ -71,25 +62,10 @@ def variance(rows: Tensor, own: Tensor, squares: Tensor, shift: Tensor | None) -
 
 
 def relu_rows(rows: Tensor, inverse: Tensor | None, own: Tensor, offset: Tensor | None) -> Tensor:
-    """:func:`relu` of rows ``(rows, P)`` and ``own`` ``(rows, 1)``, piece by piece and in place."""
-    one, first, *others = _constants(rows.dtype, rows.device)
+    """:func:`relu` of rows ``(rows, P)`` and ``own`` ``(rows, 1)``, piece by piece."""
     value, reciprocal, root = torch.empty_like(rows), inverse_root(own), own.sqrt()
     for piece in pieces(rows, PIECE):
-        out = value[piece]
-        torch.mul(rows[piece], reciprocal[piece], out=out)
-        if inverse is not None:
-            out.mul_(inverse)
-        u = torch.abs(out)
-        torch.sub(one, u, out=u).clamp_(min=0)
-        series = torch.addcmul(others[0], first, u)
-        for coefficient in others[1:]:
-            torch.addcmul(coefficient, series, u, out=series)
-        series.mul_(u)
-        out.clamp_(min=0).addcmul_(series, u.sqrt_())
-        if offset is None:
-            out.mul_(root[piece])
-        else:
-            torch.addcmul(offset, out, root[piece], out=out)
+        value[piece] = _relu_by_roots(rows[piece], inverse, reciprocal[piece], root[piece], offset)
     return value
 
 

@@ -1,0 +1,114 @@
+r"""Angular kernels: functions of the cosine of the angle between two points.
+
+With :math:`a = G_{xx}`, :math:`b = G_{yy}`, :math:`c = G_{xy}`, :math:`h = \sqrt{ab}` and
+:math:`\rho = c/h`,
+
+.. math::
+    k = h^d\,\kappa(\rho), \qquad
+    \frac{\partial k}{\partial c} = h^{d-1}\kappa'(\rho), \qquad
+    \frac{\partial k}{\partial a} = \frac{h^d}{2a}\left(d\,\kappa(\rho) - \rho\kappa'(\rho)\right),
+
+and the same for b. A new one is a single function::
+
+    class Exponential(Angular):
+        def of_cosine(self, cosine):
+            return torch.exp(cosine - 1)
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from convdkm.kernels.base import OfOneNumber, Positive, derivative
+from convdkm.kernels.blocks import Partials, Side
+
+
+class Angular(OfOneNumber):
+    r"""Base class of kernels :math:`\sigma_w^2 h^d\kappa(\rho) + \sigma_b^2`.
+
+    Define :meth:`of_cosine`; and :meth:`slope`, where differentiating that function would go wrong
+    or can be done better. A point that is zero counts as orthogonal to all others.
+
+    Args:
+        weight_variance: :math:`\sigma_w^2`; 1 if not given.
+        bias_variance: :math:`\sigma_b^2`; none if not given.
+        learn: learn those of the two variances that are given.
+
+    Attributes:
+        degree: d; 1 for kernels that grow as their inputs do.
+        keeps_norm: whether :math:`\kappa(1) = 1`.
+    """
+
+    degree: int = 1
+    keeps_norm: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        weight_variance: float | None = None,
+        bias_variance: float | None = None,
+        learn: bool = True,
+    ) -> None:
+        super().__init__()
+        self.weight_variance = (
+            None
+            if weight_variance is None
+            else Positive("weight_variance", weight_variance, learn=learn)
+        )
+        self.bias_variance = (
+            None if bias_variance is None else Positive("bias_variance", bias_variance, learn=learn)
+        )
+
+    def of_cosine(self, cosine: Tensor) -> Tensor:
+        """κ of numbers between −1 and 1."""
+        raise NotImplementedError(f"{type(self).__name__} must define of_cosine(cosine)")
+
+    def slope(self, cosine: Tensor) -> Tensor:
+        """κ′ of numbers between −1 and 1, finite everywhere."""
+        return derivative(self.of_cosine, cosine)
+
+    def with_slope(self, cosine: Tensor) -> tuple[Tensor, Tensor]:
+        """κ and κ′, for kernels that have them cheaper together."""
+        return self.of_cosine(cosine), self.slope(cosine)
+
+    def factors(self) -> tuple[Positive | None, Positive | None]:
+        return self.weight_variance, self.bias_variance
+
+    def variance(self, own: Tensor) -> Tensor:
+        if not self.degree:
+            value = self.of_cosine((own > 0).to(own.dtype))
+        else:
+            value = own if self.degree == 1 else own**self.degree
+            if not self.keeps_norm:
+                value = value * self.of_cosine(own.new_ones(()))
+        return self.scaled(value)
+
+    def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
+        value = self.of_cosine(_cosine(cross, left, right))
+        for _ in range(self.degree):
+            value = value * (left.root * right.root)
+        return value
+
+    def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
+        cosine = _cosine(cross, left, right)
+        value, slope = self.with_slope(cosine)
+        both = 0.5 * (self.degree * value - cosine * slope)
+        norm = left.root * right.root
+        for _ in range(self.degree):
+            value, both = value * norm, both * norm
+        if not self.degree:
+            slope = slope * _inverse(left, right)
+        for _ in range(1, self.degree):
+            slope = slope * norm
+        return Partials(value, slope, both * left.inverse.square(), both * right.inverse.square())
+
+
+def _inverse(left: Side, right: Side) -> Tensor:
+    return left.inverse * right.inverse
+
+
+def _cosine(cross: Tensor, left: Side, right: Side) -> Tensor:
+    """ρ; rounding may carry it a little beyond ±1."""
+    return (cross * _inverse(left, right)).clamp(-1, 1)
