@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from convdkm.gram import Gram
     from convdkm.head import GPHead, Marginals
     from convdkm.kernels import (
+        Angular,
         ArcCosine,
         ConvexCombination,
         Isotropic,
@@ -68,6 +69,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "PUBLISHED",
+    "Angular",
     "ArcCosine",
     "AveragePool",
     "Categorical",
@@ -159,6 +161,7 @@ _MODULES = {
         "Marginals",
     ),
     "convdkm.kernels": (
+        "Angular",
         "ArcCosine",
         "ConvexCombination",
         "Isotropic",

@@ -60,7 +60,7 @@ def compiled_for_rows(
     fast = torch.compile(function, dynamic=any_width, backend=watched, **apart)
 
     def call(*given: Any) -> Any:
-        alone = tuple(each.detach() if isinstance(each, Tensor) else each for each in given)
+        alone = tuple(map(_detached, given))
         if not any_width:
             _mark_rows(alone)
         tape = tape_under_way()
@@ -79,6 +79,12 @@ def compiled_for_rows(
         return result
 
     return call
+
+
+def _detached(value: Any) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_detached, value))
+    return value.detach() if isinstance(value, Tensor) else value
 
 
 def _mark_rows(given: Sequence[Any]) -> None:

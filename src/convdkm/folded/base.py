@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from convdkm.folded.kernels import EARLIER, described, earlier, rebuilt
 from convdkm.layers.window import Window
 from convdkm.numerics import mix
 
 Kind = TypeVar("Kind", bound="type[Folded]")
 Blocks = tuple[Tensor, Tensor]
 
-KINDS: dict[str, type[Folded]] = {}
+KINDS: dict[str, Callable[..., Folded]] = {}
 """The modules that a file may name."""
 
 _POINT_CONVOLUTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
@@ -47,9 +48,8 @@ class Folded(nn.Module):
         """What :func:`build` needs besides the tensors, as plain values."""
         plain = {name: _plain(getattr(self, name)) for name in self.settings}
         parts = {
-            name: part.description()
+            name: part.description() if isinstance(part, Folded) else described(part)
             for name, part in self.named_children()
-            if isinstance(part, Folded)
         }
         return {"kind": type(self).__name__, "settings": plain, "parts": parts}
 
@@ -57,7 +57,7 @@ class Folded(nn.Module):
 class FoldedList(Folded):
     """Modules in order, by name."""
 
-    def __init__(self, **parts: Folded) -> None:
+    def __init__(self, **parts: nn.Module) -> None:
         super().__init__()
         for name, part in parts.items():
             self.add_module(name, part)
@@ -78,8 +78,12 @@ known(FoldedList)
 
 def build(
     description: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str = ""
-) -> Folded:
+) -> nn.Module:
     """The module of a description, with the tensors whose names begin with ``prefix``."""
+    if description["kind"] == "kernel":
+        return rebuilt(description, tensors, prefix)
+    if description["kind"] in EARLIER:
+        return earlier(description)
     kind = KINDS[description["kind"]]
     parts = {
         name: build(part, tensors, f"{prefix}{name}.")

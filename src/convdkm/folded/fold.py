@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,10 +30,11 @@ from convdkm.folded.ends import (
     Outcome,
     Start,
 )
-from convdkm.folded.fold_kernels import UnknownKernelError, folded_kernel, number
 from convdkm.folded.kept import KeptInput, KeptLikelihood, KeptPlan
+from convdkm.folded.kernels import NotDescribableError, described
 from convdkm.folded.predictor import Predictor
 from convdkm.folded.steps import (
+    FoldedAngularConv,
     FoldedCentre,
     FoldedConv,
     FoldedFlatten,
@@ -43,11 +44,10 @@ from convdkm.folded.steps import (
     FoldedNorm,
     FoldedPointwise,
     FoldedPool,
-    FoldedReluConv,
     Step,
 )
 from convdkm.gram import INDUCING_DTYPE
-from convdkm.kernels.arccos import ArcCosine
+from convdkm.kernels import Angular, Kernel
 from convdkm.kernels.plans import FusedConvPlan, FusedPlan, KernelPlan
 from convdkm.layers.base import IdentityPlan, Plan, keeps
 from convdkm.layers.compose import Chain, SkipPlan
@@ -70,6 +70,7 @@ BATCH_STATISTICS = (
 SAMPLES = "draws random samples; model.folded(deterministic=True) uses fixed nodes in their place"
 OWN = "is not one of the library's own, and there is no folded form of it"
 
+AnyKernel = TypeVar("AnyKernel", bound=Kernel)
 Front = Tensor | None
 """A matrix (or the diagonal of one) that ``it`` is to be multiplied by before a step."""
 
@@ -121,7 +122,7 @@ def folded_chain(plans: list[tuple[str, Plan]]) -> Step:
         steps.append((name, step))
         if front is None or _taken(remaining, front):
             continue
-        if isinstance(step, FoldedReluConv):
+        if isinstance(step, FoldedAngularConv):
             step.constants(inverse=front)
         else:
             steps.append((name, FoldedMix(matrix=front)))
@@ -209,11 +210,8 @@ def _skip(plan: SkipPlan) -> tuple[Front, Step]:
 
 
 def _kernel(plan: KernelPlan) -> tuple[Front, Step]:
-    try:
-        kernel = folded_kernel(plan.kernel)
-    except UnknownKernelError as error:
-        return None, KeptPlan(plan, f"has the kernel {error}, which {OWN}")
-    step: Step = FoldedPointwise(kernel=kernel, inducing=plan.inducing)
+    step: Step = FoldedPointwise(kernel=_constant(plan.kernel), inducing=plan.inducing)
+    step.obstacle = _obstacle(plan.kernel)
     if isinstance(plan, FusedPlan) and plan.noises:
         noises = [("", noise) for noise in plan.noises]
         after = [_noise(noise)[1] for _, noise in noises]
@@ -222,32 +220,55 @@ def _kernel(plan: KernelPlan) -> tuple[Front, Step]:
     return None, step
 
 
+def _constant(kernel: AnyKernel) -> AnyKernel:
+    """A kernel whose parameters are buffers."""
+    for part in kernel.modules():
+        for name, value in list(part._parameters.items()):
+            del part._parameters[name]
+            part.register_buffer(name, value)
+    return kernel
+
+
+def _obstacle(kernel: Kernel) -> str | None:
+    """Why a kernel cannot be written to a file; None if it can."""
+    try:
+        described(kernel)
+    except NotDescribableError as error:
+        return f"cannot be written to a file: {error}"
+    return None
+
+
 def _fused_conv(plan: FusedConvPlan) -> tuple[Front, Step]:
-    relu, conv, kernel = plan.front, plan.conv, plan.front.kernel
+    front, conv, kernel = plan.front, plan.conv, plan.front.kernel
     if (
-        not isinstance(kernel, ArcCosine)
-        or type(kernel) is not ArcCosine
-        or kernel.order != 1
-        or not keeps(kernel, ArcCosine, "variance")
-        or bool((relu.inducing <= 0).any())  # a kernel cannot be divided by a norm of zero
+        not isinstance(kernel, Angular)
+        or kernel.degree != 1
+        or not keeps(kernel, Angular, "core", "variance")
+        or bool((front.inducing <= 0).any())  # a kernel cannot be divided by a norm of zero
     ):
-        return None, folded_chain([("", relu), ("", conv)])
+        return None, folded_chain([("", front), ("", conv)])
     scale = _number(conv.norm)
-    slope, bias = number(kernel.weight_variance), number(kernel.bias_variance, 0.0)
-    root = relu.inducing.sqrt()
-    own_slope, own_intercept = slope, bias
-    for noise in relu.noises:
+    slope, bias = (
+        otherwise if each is None else float(each(front.inducing))
+        for each, otherwise in zip(kernel.factors(), (1.0, 0.0), strict=True)
+    )
+    root = front.inducing.sqrt()
+    own_slope, own_intercept = slope * float(kernel.of_cosine(root.new_ones(()))), bias
+    for noise in front.noises:
         own_slope *= 1 + noise.relative
         own_intercept = (1 + noise.relative) * own_intercept + noise.absolute
     spread = root.reshape(-1, *(1,) * conv.window.ndim)
-    return root.reciprocal(), FoldedReluConv(
+    step = FoldedAngularConv(
+        kernel=_constant(kernel),
         weight=conv.weight * spread * (slope * scale),
-        offset=None if kernel.bias_variance is None else bias / slope / root,
+        offset=bias / slope / root if bias else None,
         slope=own_slope * scale**2,
         intercept=own_intercept * scale**2,
         window=conv.window,
         border=conv.border,
     )
+    step.obstacle = _obstacle(kernel)
+    return root.reciprocal(), step
 
 
 def _conv(plan: ConvPlan) -> tuple[Front, Step]:

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from convdkm.elementwise.compiled import compiled_engine
 from convdkm.elementwise.for_rows import compiled_for_rows
-from convdkm.kernels import arccos
+from convdkm.kernels import Angular
 from convdkm.maps import pieces
 
 PIECE = 1 << 16
-"""Numbers in a piece of a map: the dozen passes of :func:`relu_rows` stay in a core's own cache."""
+"""Numbers in a piece of a map: the dozen passes over it stay in a core's own cache."""
 
 
 def inverse_root(value: Tensor) -> Tensor:
@@ -23,25 +23,33 @@ def inverse_root(value: Tensor) -> Tensor:
     return value.clamp(min=torch.finfo(value.dtype).tiny).rsqrt()
 
 
-def relu(cross: Tensor, inverse: Tensor | None, own: Tensor, offset: Tensor | None) -> Tensor:
-    r""":math:`k_1/\sqrt a`, plus an offset.
+def angular(
+    kernel: Angular, cross: Tensor, inverse: Tensor | None, own: Tensor, offset: Tensor | None
+) -> Tensor:
+    r""":math:`\kappa(\rho)\sqrt b`, plus an offset.
 
     Args:
+        kernel: which κ.
         cross: c, of any shape.
         inverse: :math:`1/\sqrt a` in a shape that broadcasts to it; 1 if not given.
         own: b.
         offset: to be added.
     """
-    return _relu_by_roots(cross, inverse, inverse_root(own), own.sqrt(), offset)
+    return _by_roots(cross, inverse, inverse_root(own), own.sqrt(), offset, kernel)
 
 
-def _relu_by_roots(
-    cross: Tensor, inverse: Tensor | None, reciprocal: Tensor, root: Tensor, offset: Tensor | None
+def _by_roots(  # noqa: PLR0917
+    cross: Tensor,
+    inverse: Tensor | None,
+    reciprocal: Tensor,
+    root: Tensor,
+    offset: Tensor | None,
+    kernel: Angular,
 ) -> Tensor:
-    x = cross * reciprocal
+    cosine = cross * reciprocal
     if inverse is not None:
-        x = x * inverse
-    value = arccos.relu(x.clamp(-1, 1)) * root
+        cosine = cosine * inverse
+    value = kernel.of_cosine(cosine.clamp(-1, 1)) * root
     return value if offset is None else value + offset
 
 
@@ -61,11 +69,14 @@ def variance(rows: Tensor, own: Tensor, squares: Tensor, shift: Tensor | None) -
     return residual + (rows * squares.sqrt() - shift).square().sum(1)
 
 
-def relu_rows(rows: Tensor, inverse: Tensor | None, own: Tensor, offset: Tensor | None) -> Tensor:
-    """:func:`relu` of rows ``(rows, P)`` and ``own`` ``(rows, 1)``, piece by piece."""
+def angular_rows(
+    kernel: Angular, rows: Tensor, inverse: Tensor | None, own: Tensor, offset: Tensor | None
+) -> Tensor:
+    """:func:`angular` of rows ``(rows, P)`` and ``own`` ``(rows, 1)``, piece by piece."""
     value, reciprocal, root = torch.empty_like(rows), inverse_root(own), own.sqrt()
     for piece in pieces(rows, PIECE):
-        value[piece] = _relu_by_roots(rows[piece], inverse, reciprocal[piece], root[piece], offset)
+        roots = reciprocal[piece], root[piece]
+        value[piece] = _by_roots(rows[piece], inverse, *roots, offset, kernel)
     return value
 
 
@@ -86,29 +97,29 @@ def variance_rows(rows: Tensor, own: Tensor, squares: Tensor, shift: Tensor | No
 
 
 class Functions(NamedTuple):
-    """Who works out :func:`relu` and :func:`variance` of rows."""
+    """Who works out :func:`angular` and :func:`variance` of rows."""
 
-    relu: Callable[[Tensor, Tensor | None, Tensor, Tensor | None], Tensor]
+    angular: Callable[[Angular, Tensor, Tensor | None, Tensor, Tensor | None], Tensor]
     variance: Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 def functions(*, compiled: bool) -> Functions:
     """Those made by ``torch.compile`` where they are asked for and there is a compiler."""
     made = _compiled() if compiled else None
-    return made or Functions(relu_rows, variance_rows)
+    return made or Functions(angular_rows, variance_rows)
 
 
 @cache
 def _compiled() -> Functions | None:
     if compiled_engine() is None:
         return None
-    fast = compiled_for_rows(_relu_by_roots)
+    fast = compiled_for_rows(_by_roots)
 
-    def relu_of_rows(
-        rows: Tensor, inverse: Tensor | None, own: Tensor, offset: Tensor | None
+    def angular_of_rows(
+        kernel: Angular, rows: Tensor, inverse: Tensor | None, own: Tensor, offset: Tensor | None
     ) -> Tensor:
         # Compiled along, these roots would be worked out anew for every number of a row.
-        result: Tensor = fast(rows, inverse, inverse_root(own), own.sqrt(), offset)
+        result: Tensor = fast(rows, inverse, inverse_root(own), own.sqrt(), offset, kernel)
         return result
 
-    return Functions(relu_of_rows, compiled_for_rows(variance))
+    return Functions(angular_of_rows, compiled_for_rows(variance))

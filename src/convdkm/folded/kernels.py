@@ -1,194 +1,150 @@
-r"""Kernels with constant parameters; see :mod:`convdkm.kernels` for their formulas.
+"""Kernels in files: their class, their plain attributes and their tensors.
 
-The arc-cosine kernels are written by the cosine :math:`x = G_{xy}/\sqrt{G_{xx}G_{yy}}`: they need
-no arctangent of two arguments, which other programs do not have.
+A kernel of a machine is also that of its folded form; only what it has learned is constant there.
+So a file names the class, which must be known to the program that reads it: one of this library's,
+or one of the user's own that has been imported. Nothing is imported for the sake of a file.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from convdkm.folded.base import Folded, FoldedList, known
-from convdkm.folded.functions import inverse_root, relu
-from convdkm.kernels.polynomial import series
+from convdkm.errors import InvalidInputError
+from convdkm.kernels import (
+    ArcCosine,
+    Kernel,
+    Linear,
+    Matern,
+    NormalisedGaussian,
+    NormalisedPolynomial,
+    Product,
+    RationalQuadratic,
+    Scaled,
+    SquaredExponential,
+    Sum,
+)
+from convdkm.kernels.base import Positive
 
-
-class FoldedKernel(Folded):
-    """``of(cross, left, right)`` and ``variance(own)``, as :class:`convdkm.Kernel` has them."""
-
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        """``k(x, y)`` from ``G_xy``, ``G_xx`` and ``G_yy``."""
-        raise NotImplementedError
-
-    def variance(self, own: Tensor) -> Tensor:
-        """``k(x, x)`` from ``G_xx``."""
-        raise NotImplementedError
-
-
-def cosine(cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """The cosine of the angle between two points; zero where one of them is zero."""
-    return (cross * inverse_root(left) * inverse_root(right)).clamp(-1, 1)
-
-
-@known
-class FoldedArcCosine(FoldedKernel):
-    """``slope · k_n + intercept``."""
-
-    settings = ("order", "slope", "intercept")
-
-    def __init__(self, *, order: int, slope: float, intercept: float) -> None:
-        super().__init__()
-        self.order, self.slope, self.intercept = order, slope, intercept
-
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        if self.order == 1:
-            value = relu(cross, inverse_root(left), right, None) * left.sqrt()
-        else:
-            x = cosine(cross, left, right)
-            value = (math.pi / 2 + torch.asin(x)) / math.pi
-            if self.order == 2:
-                sine = ((1 - x) * (1 + x)).sqrt()
-                value = left * right * (3 * sine * x / math.pi + value * (1 + 2 * x.square()))
-        return self.slope * value + self.intercept
-
-    def variance(self, own: Tensor) -> Tensor:
-        value = (0.5 + 0.5 * (own > 0).to(own.dtype), own, 3 * own.square())[self.order]
-        return self.slope * value + self.intercept
+_BASE = frozenset(vars(nn.Module()))
+_LATER = frozenset({"compiled"})
+_PARTS = (Positive, nn.ModuleList)
+_PLAIN = (bool, int, float, str, type(None))
 
 
-@known
-class FoldedLinear(FoldedKernel):
-    """``G_xy`` itself."""
-
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return cross
-
-    def variance(self, own: Tensor) -> Tensor:
-        return own
+class NotDescribableError(Exception):
+    """A kernel that cannot be written to a file; the message says why."""
 
 
-@known
-class FoldedSum(FoldedKernel):
-    """``Σ wₖ kₖ``."""
-
-    settings = ("weights",)
-    kernels: FoldedList
-
-    def __init__(self, *, kernels: FoldedList, weights: tuple[float, ...]) -> None:
-        super().__init__()
-        self.kernels, self.weights = kernels, weights
-
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return self._combined([k.of(cross, left, right) for k in _kernels(self.kernels)])
-
-    def variance(self, own: Tensor) -> Tensor:
-        return self._combined([kernel.variance(own) for kernel in _kernels(self.kernels)])
-
-    def _combined(self, values: list[Tensor]) -> Tensor:
-        total = self.weights[0] * values[0]
-        for weight, value in zip(self.weights[1:], values[1:], strict=True):
-            total = total + weight * value
-        return total
+def described(module: nn.Module) -> dict[str, Any]:
+    """What :func:`rebuilt` needs besides the tensors, as plain values."""
+    tensors = {**module._parameters, **module._buffers}
+    plain = {name: None for name, tensor in tensors.items() if tensor is None}
+    for name, value in vars(module).items():
+        if name in _BASE or name in _LATER:
+            continue
+        if not _is_plain(value):
+            raise NotDescribableError(
+                f"its kernel {type(module).__name__} has an attribute {name!r} that is a"
+                f" {type(value).__name__}, where a file takes numbers, text and tuples of them"
+            )
+        plain[name] = value
+    parts = {name: described(part) for name, part in module.named_children()}
+    return {"kind": "kernel", "class": _name(type(module)), "settings": plain, "parts": parts}
 
 
-@known
-class FoldedProduct(FoldedKernel):
-    """``k₁ · k₂ · …``"""
-
-    kernels: FoldedList
-
-    def __init__(self, *, kernels: FoldedList) -> None:
-        super().__init__()
-        self.kernels = kernels
-
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return math.prod(  # type: ignore[return-value]
-            [kernel.of(cross, left, right) for kernel in _kernels(self.kernels)], start=1.0
-        )
-
-    def variance(self, own: Tensor) -> Tensor:
-        return math.prod(  # type: ignore[return-value]
-            [kernel.variance(own) for kernel in _kernels(self.kernels)], start=1.0
-        )
+def rebuilt(
+    description: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str = ""
+) -> nn.Module:
+    """The kernel of a description, with the tensors whose names begin with ``prefix``."""
+    kind = _class(str(description["class"]))
+    module = kind.__new__(kind)
+    nn.Module.__init__(module)
+    for name, value in description["settings"].items():
+        setattr(module, name, _as_tuples(value))
+    for name, part in description["parts"].items():
+        module.add_module(name, rebuilt(part, tensors, f"{prefix}{name}."))
+    for name, tensor in tensors.items():
+        own = name.removeprefix(prefix)
+        if name.startswith(prefix) and "." not in own:
+            module.register_buffer(own, tensor)
+    return module.eval()
 
 
-def _kernels(parts: FoldedList) -> list[FoldedKernel]:
-    return [part for part in parts.in_order() if isinstance(part, FoldedKernel)]
+def _is_plain(value: object) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
 
 
-@known
-class FoldedIsotropic(FoldedKernel):
-    r""":math:`\sigma^2 f(R/\ell^2)` with f a squared exponential, Matérn or rational quadratic.
-
-    Args:
-        form: ``"squared-exponential"``, ``"matern"`` or ``"rational-quadratic"``.
-        precision: :math:`1/\ell^2`.
-        scale: :math:`\sigma^2`.
-        shape: smoothness of a Matérn kernel, α of a rational quadratic.
-    """
-
-    settings = ("form", "precision", "scale", "shape")
-
-    def __init__(self, *, form: str, precision: float, scale: float, shape: float) -> None:
-        super().__init__()
-        self.form, self.precision, self.scale, self.shape = form, precision, scale, shape
-
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        r2 = (left + right - 2 * cross).clamp(min=0) * self.precision
-        return self.scale * self._of_squared_distance(r2)
-
-    def variance(self, own: Tensor) -> Tensor:
-        return torch.full_like(own, self.scale)
-
-    def _of_squared_distance(self, r2: Tensor) -> Tensor:
-        if self.form == "squared-exponential":
-            return torch.exp(-0.5 * r2)
-        if self.form == "rational-quadratic":
-            return torch.exp(-self.shape * torch.log1p(r2 / (2 * self.shape)))
-        r = r2.sqrt() * math.sqrt(2 * self.shape)
-        decay = torch.exp(-r)
-        if self.shape == 0.5:
-            return decay
-        return (1 + r) * decay if self.shape == 1.5 else (1 + r + r.square() / 3) * decay
+def _as_tuples(value: Any) -> Any:
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
 
 
-@known
-class FoldedNormalisedGaussian(FoldedKernel):
-    r""":math:`h\exp(\gamma(x - 1))`, with x the cosine and h the product of the norms."""
-
-    settings = ("gamma",)
-
-    def __init__(self, *, gamma: float) -> None:
-        super().__init__()
-        self.gamma = gamma
-
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        norm = left.sqrt() * right.sqrt()
-        return norm * torch.exp(self.gamma * (cosine(cross, left, right) - 1))
-
-    def variance(self, own: Tensor) -> Tensor:
-        return own
+def _name(kind: type) -> str:
+    """A name that is unique; the library's own have no module, which may change."""
+    own = kind.__module__.startswith(("convdkm.", "torch."))
+    return kind.__qualname__ if own else f"{kind.__module__}:{kind.__qualname__}"
 
 
-@known
-class FoldedNormalisedPolynomial(FoldedKernel):
-    r""":math:`c\,q(x)`, with x the cosine and c the inner product.
+def _class(name: str) -> type[nn.Module]:
+    known = {_name(kind): kind for kind in (*_PARTS, *_kernels(Kernel))}
+    if name in known:
+        return known[name]
+    module, _, short = name.rpartition(":")
+    alike = [kind for full, kind in known.items() if module and full.endswith(f":{short}")]
+    if len(alike) == 1:  # the same class, imported from elsewhere
+        return alike[0]
+    raise InvalidInputError(
+        f"the file has the kernel {short}, which is not known here"
+        + (f"; import it first, from {module} where the file was written" if module else "")
+    )
 
-    Args:
-        weights: coefficients of q, from 0 up.
-    """
 
-    settings = ("weights",)
+def _kernels(kind: type[nn.Module]) -> Iterator[type[nn.Module]]:
+    for derived in kind.__subclasses__():
+        yield derived
+        yield from _kernels(derived)
 
-    def __init__(self, *, weights: tuple[float, ...]) -> None:
-        super().__init__()
-        self.weights = tuple(weights)
 
-    def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
-        return cross * series(cosine(cross, left, right), self.weights)
+# -- files of earlier versions -----------------------------------------------------------------
 
-    def variance(self, own: Tensor) -> Tensor:
-        return own
+
+def _arc_cosine(order: int, slope: float, intercept: float) -> Kernel:
+    return ArcCosine(order, weight_variance=slope, bias_variance=intercept or None, learn=False)
+
+
+def _isotropic(form: str, precision: float, scale: float, shape: float) -> Kernel:
+    length = precision**-0.5
+    if form == "matern":
+        return Matern(shape, length, scale=scale)
+    if form == "rational-quadratic":
+        return RationalQuadratic(shape, length, scale=scale)
+    return SquaredExponential(length, scale=scale)
+
+
+def _sum(kernels: list[Kernel], weights: tuple[float, ...]) -> Kernel:
+    return Sum(*(Scaled(kernel, weight) for kernel, weight in zip(kernels, weights, strict=True)))
+
+
+EARLIER: dict[str, Callable[..., Kernel]] = {
+    "FoldedArcCosine": _arc_cosine,
+    "FoldedLinear": Linear,
+    "FoldedSum": _sum,
+    "FoldedProduct": lambda kernels: Product(*kernels),
+    "FoldedIsotropic": _isotropic,
+    "FoldedNormalisedGaussian": NormalisedGaussian,
+    "FoldedNormalisedPolynomial": NormalisedPolynomial,
+}
+"""Kernels that files of earlier versions name, from their settings."""
+
+
+def earlier(description: Mapping[str, Any]) -> Kernel:
+    """A kernel as files of earlier versions describe it."""
+    settings = {name: _as_tuples(value) for name, value in description["settings"].items()}
+    if "kernels" in description["parts"]:
+        inner = description["parts"]["kernels"]["parts"].values()
+        settings["kernels"] = [earlier(each) for each in inner]
+    return EARLIER[description["kind"]](**settings)

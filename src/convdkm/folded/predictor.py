@@ -14,7 +14,8 @@ from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError, NotFiniteError, located
 from convdkm.folded.base import Folded, known, tracing
 from convdkm.folded.ends import FoldedHead, Outcome, Start
-from convdkm.folded.steps import FoldedGram, FoldedPointwise, FoldedReluConv, Step
+from convdkm.folded.steps import FoldedAngularConv, FoldedGram, Step
+from convdkm.kernels import Kernel
 from convdkm.maps import channels_last, without_autocast
 from convdkm.prediction import Prediction
 from convdkm.samples import SampleShape, cast_samples, check_samples
@@ -135,7 +136,7 @@ class Predictor(Folded):
         folded machine whose own are compiled begins with them.
         """
         for module in self.modules():
-            if isinstance(module, (FoldedPointwise, FoldedReluConv, FoldedGram)):
+            if isinstance(module, (Kernel, FoldedAngularConv, FoldedGram)):
                 module.compiled = compiled
         return self
 

@@ -8,12 +8,14 @@ functions of :mod:`convdkm.elementwise`.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor
 
 from convdkm.choices import Border
 from convdkm.errors import GramError
 from convdkm.folded.base import (
+    KINDS,
     Blocks,
     Folded,
     convolved,
@@ -21,8 +23,10 @@ from convdkm.folded.base import (
     product,
     tracing,
 )
-from convdkm.folded.functions import functions, inverse_root, relu, variance
-from convdkm.folded.kernels import FoldedKernel
+from convdkm.folded.functions import angular, functions, inverse_root, variance
+from convdkm.kernels import Angular, ArcCosine, Kernel
+from convdkm.kernels.blocks import Side
+from convdkm.kernels.pointwise import value_of_rows
 from convdkm.layers.conv import window_variance
 from convdkm.layers.pool import require_space
 from convdkm.layers.window import Window
@@ -48,30 +52,34 @@ class FoldedPointwise(Step):
     """A kernel of every entry.
 
     Args:
-        kernel: the kernel.
+        kernel: the kernel, which nobody else changes.
         inducing: the diagonal of the inducing block.
     """
 
-    kernel: FoldedKernel
+    kernel: Kernel
     inducing: Tensor
-    compiled = False
 
-    def __init__(self, *, kernel: FoldedKernel, inducing: Tensor) -> None:
+    def __init__(self, *, kernel: Kernel, inducing: Tensor) -> None:
         super().__init__()
         self.kernel = kernel
         self.constants(inducing=inducing)
 
     def forward(self, it: Tensor, tt: Tensor) -> Blocks:
-        own, kernel = self.kernel.variance(tt), self.kernel
-        inducing = self.inducing.reshape(-1, *(1,) * (it.ndim - 2))
-        return kernel.of(it, inducing, tt.unsqueeze(1)), own
+        kernel, own = self.kernel, self.kernel.variance(tt)
+        if tracing() or not kernel.is_written_out:
+            inducing = self.inducing.reshape(-1, *(1,) * (it.ndim - 2))
+            return kernel.of(it, inducing, tt.unsqueeze(1)), own
+        sides = Side.of(self.inducing), Side.of(tt.reshape(-1, 1))
+        rows = kernel.scaled(value_of_rows(kernel, as_rows(it), *sides))
+        return from_rows(rows, it.shape[0], it.shape[2:]), own
 
 
 @known
-class FoldedReluConv(Step):
-    r"""The arc-cosine kernel of order 1, white noise and a convolution.
+class FoldedAngularConv(Step):
+    r"""A kernel of cosines that grows with its inputs, white noise and a convolution.
 
     Args:
+        kernel: the kernel, of which κ is used.
         weight: ``(Q, P, *size)``, with every factor taken in, :math:`\sqrt{G_{ii}}` too.
         inverse: :math:`G_{ii}^{-1/2}`, ``(P,)``; None if the step before has taken it over.
         offset: what is added to the kernel before the convolution, ``(P,)``.
@@ -81,6 +89,7 @@ class FoldedReluConv(Step):
 
     settings = ("slope", "intercept", "window", "border")
     numbers = ("slope", "intercept")
+    kernel: Angular
     weight: Tensor
     inverse: Tensor | None
     offset: Tensor | None
@@ -94,23 +103,34 @@ class FoldedReluConv(Step):
         intercept: float,
         window: Window,
         border: Border,
+        kernel: Angular,
         inverse: Tensor | None = None,
         offset: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.slope, self.intercept, self.window, self.border = slope, intercept, window, border
+        self.kernel = kernel
         self.constants(weight=weight, inverse=inverse, offset=offset)
 
     def forward(self, it: Tensor, tt: Tensor) -> Blocks:
         if tracing():
             inverse, offset = _spread(it, self.inverse, self.offset)
-            maps = relu(it, inverse, tt.unsqueeze(1), offset)
+            maps = angular(self.kernel, it, inverse, tt.unsqueeze(1), offset)
         else:
-            value = functions(compiled=self.compiled).relu
-            rows = value(as_rows(it), self.inverse, tt.reshape(-1, 1), self.offset)
+            value = functions(compiled=self.compiled).angular
+            own = tt.reshape(-1, 1)
+            rows = value(self.kernel, as_rows(it), self.inverse, own, self.offset)
             maps = from_rows(rows, it.shape[0], it.shape[2:])
         own = window_variance(self.window, tt * self.slope + self.intercept, self.border)
         return convolved(self.window, maps, self.weight), own
+
+
+def _earlier_relu_conv(**arguments: Any) -> FoldedAngularConv:
+    """As files of earlier versions have it."""
+    return FoldedAngularConv(kernel=ArcCosine(), **arguments)
+
+
+KINDS["FoldedReluConv"] = _earlier_relu_conv
 
 
 @known
