@@ -232,9 +232,6 @@ def test_numbers_may_be_tensors_as_they_are_on_gpus(outcome, monkeypatch):
     for module in (
         "layers.inducing",
         "layers.predicted",
-        "kernels.fused",
-        "kernels.relu_conv",
-        "kernels.gaussian",
     ):
         monkeypatch.setattr(f"convdkm.{module}.scalar", lambda value: value)
     require_same_outcome(outcome(), by_floats)
