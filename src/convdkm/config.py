@@ -39,10 +39,10 @@ from convdkm.choices import (
     Parameterisation,
     Statistics,
     Top,
+    WhiteningChoice,
 )
 from convdkm.errors import InvalidInputError
 
-Whitening = Literal["zca", "zca-paper", "standardise", "scale", "none"]
 Patches = Literal["whitened", "standardised", "raw"]
 AugmentStage = Literal["before-whitening", "after-whitening"]
 ScheduleName = Literal["steps", "one-cycle", "cosine", "constant"]
@@ -110,10 +110,11 @@ class DataConfig(Section):
         0.0, description="share of the training images held out, to choose the best checkpoint by"
     )
     skip_bad: bool = Field(False, description="leave out images that cannot be read")
-    whitening: Whitening = Field(
-        "zca",
+    whitening: WhiteningChoice = Field(
+        "auto",
         description="of the images: ZCA (as published or as in the text), channels to mean 0 and"
-        " variance 1, channels to variance 1 alone, or none",
+        " variance 1, channels to variance 1 alone, or none; auto: zca, or standardise where there"
+        " are fewer images than values of an image, or too many values",
     )
     zca_epsilon: Annotated[float, Field(ge=0)] = Field(0.1, description="regulariser of ZCA")
     crop: Annotated[int, Field(ge=0)] = Field(

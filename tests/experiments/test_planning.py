@@ -64,6 +64,18 @@ def test_the_scale_changes_the_size_and_keeps_what_the_table_is_about():
     assert own.training.learning_rate == 0.1
 
 
+def test_the_runs_of_a_table_are_whitened_alike():
+    """And as they always were: what is left to the data elsewhere is the paper's ZCA here."""
+    for few in (None, 100):
+        scale = Scale(preset="quick", train_size=few)
+        runs = plan([selection("top", ("cifar10", "digits"), 1)], scale)
+        found = {(run.dataset, run.config.data.whitening) for run in runs}
+        assert found == {("cifar10", "zca"), ("digits", "scale")}
+    asked_for = Scale(others={"whitening": "standardise"})
+    run, *_ = plan([selection("top", ("cifar10",), 1)], asked_for)
+    assert run.config.data.whitening == "standardise"
+
+
 def test_what_varies_cannot_be_fixed():
     table = category("inducing")
     with pytest.raises(InvalidInputError, match="choose rows with --rows, such as --rows 16/32/64"):

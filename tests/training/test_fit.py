@@ -320,8 +320,46 @@ def test_zca_of_too_few_images_is_warned_of(size, warned):
     sink = MemorySink()
     options = {**TINY, "epochs": 1, "train_size": size, "whitening": "zca"}
     fit("quick", "digits", sinks=[sink], **options)
-    text = "ZCA fitted to 60 images of 64 values makes test images unlike them; whitening"
+    text = "ZCA fitted to 60 images of 64 values makes test images unlike them; --whitening"
     assert any(message.startswith(text) for _, message in sink.messages) is warned
+
+
+@pytest.mark.parametrize(
+    ("size", "side", "chosen", "why"),
+    [
+        (60, 8, "standardise", "60 images of 64 values"),
+        (64, 8, "zca", None),
+        (80, 65, "standardise", "4,225 values (all channels)"),
+    ],
+)
+def test_the_whitening_that_fits_is_chosen_said_and_written_down(size, side, chosen, why, tmp_path):
+    folder, sink = tmp_path / "run", MemorySink()
+    random = np.random.default_rng(0)
+    images = random.random((size, side, side), dtype=np.float32)
+    data = (images, np.arange(size) % 2, images[:10], np.arange(10) % 2)
+    options = {"inducing": 4, "blocks": 1, "input_stride": 8 if side > 8 else 1, "epochs": 1}
+    run = fit("quick", data, folder=folder, sinks=[sink], **options)
+    assert run.config.data.whitening == chosen
+    assert RunConfig.from_file(folder / "config.yaml").data.whitening == chosen
+    said = [text for _, text in sink.messages if "in place of zca" in text]
+    assert len(said) == (why is not None)
+    assert all(why in text for text in said)
+    (folder / "metrics.json").unlink()
+    again = resume(folder, data=data)
+    assert type(again.whitening) is type(run.whitening)
+    assert comparable(again.metrics) == comparable(run.metrics)
+
+
+def test_zca_of_images_that_are_too_large_is_refused_before_any_work(tmp_path, monkeypatch):
+    def work(*_):
+        raise AssertionError("eigenvectors are asked for")
+
+    monkeypatch.setattr(torch.linalg, "eigh", work)
+    images, labels = np.zeros((4, 64, 64, 3), dtype=np.uint8), np.arange(4) % 2
+    data, folder = (images, labels, images, labels), tmp_path / "run"
+    with pytest.raises(InvalidInputError, match=r"12,288 values.*8,192.*--whitening standardise"):
+        fit("quick", data, folder=folder, whitening="zca")
+    assert not folder.exists()
 
 
 def test_whole_data_sets_are_whitened_as_in_training(kept):

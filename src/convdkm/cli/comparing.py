@@ -113,23 +113,17 @@ class Request:
 
     def settled(self, scale: Scale, folder: ComparisonFolder) -> Scale:
         """The same, with the whitening of the folder where none was asked for; checked."""
-        if self.whitening is None and folder.is_one(folder.path):
+        if self.whitening in (None, "auto") and folder.is_one(folder.path):
             scale = scale.model_copy(update={"whitening": folder.read().scale.whitening})
         folder.check(scale)
         return scale
 
-    def fitting(self, scale: Scale, folder: ComparisonFolder, data: Dataset, least: int) -> Scale:
+    def fitting(self, scale: Scale, data: Dataset, least: int) -> Scale:
         """The same, with a whitening that so few training images can be fitted by."""
-        from convdkm.data.whitening import zca_of_few
+        from convdkm.data.whitening import chosen_whitening
 
-        why = zca_of_few(least, data.image_shape)
-        if not scale.whitening.startswith("zca") or why is None:
-            return scale
-        if self.whitening is not None or folder.is_one(folder.path):
-            warn(f"{why}; --whitening standardise does not")
-            return scale
-        warn(f"whitening standardise in place of {scale.whitening}: {why}")
-        return scale.model_copy(update={"whitening": "standardise"})
+        kind = chosen_whitening(scale.whitening, least, data.image_shape, warn)
+        return scale.model_copy(update={"whitening": kind})
 
 
 def show_methods() -> None:
@@ -168,7 +162,7 @@ def run_comparison(request: Request, *, form: str, dry_run: bool, quiet: bool) -
     if wanted is None:
         wanted = [min(USUAL_SIZE, len(data.train_images))]
     sizes = check_sizes(data, wanted)
-    scale = request.fitting(scale, folder, data, sizes[0])
+    scale = request.fitting(scale, data, sizes[0])
     plan = product(methods, sizes, request.seeds)
     for each in (method(name) for name in chosen(request.methods) if name not in methods):
         say(f"{each.name} is left out: without flips it is {each.without_flips}")

@@ -14,13 +14,13 @@ import torch
 
 from convdkm.config import RunConfig
 from convdkm.data import Dataset
-from convdkm.data.whitening import make_whitening, zca_of_few
+from convdkm.data.whitening import make_whitening
 from convdkm.errors import InvalidInputError
 from convdkm.files import write_json, write_text
 from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset
 from convdkm.training.batches import Batches, seed_of
-from convdkm.training.build import build_model, tune
+from convdkm.training.build import build_model, settled, tune
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore
 from convdkm.training.environment import environment
 from convdkm.training.log import LogSink
@@ -160,19 +160,19 @@ class Session:
         self.device = device = find_device(config.training.device)
         self.memory: Estimate | None = None
         self.sinks = list(sinks) if world.leads else []
-        data = config.data
         dataset = load_dataset(config, self.tell) if dataset is None else dataset
-        dataset, self.held_out = prepared(dataset, data)
+        dataset, self.held_out = prepared(dataset, config.data)
         self.dataset = dataset
         if checkpoint is not None:
             self._check_unchanged(checkpoint)
+        else:
+            self.config = config = settled(config, dataset, self.tell)
 
+        data = config.data
         whitening = make_whitening(data.whitening, data.zca_epsilon)
         if checkpoint is None:
             if data.whitening.startswith("zca"):
                 self.tell(f"fitting ZCA to {len(dataset.train_images):,} images", "info")
-                if why := zca_of_few(len(dataset.train_images), dataset.image_shape):
-                    self.tell(f"{why}; whitening 'standardise' does not")
             whitening.fit(dataset.train_images)
         else:
             whitening.load_state_dict(checkpoint.part("whitening"))

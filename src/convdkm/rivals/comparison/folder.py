@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from convdkm.config import PositiveInt, Whitening
+from convdkm.choices import WhiteningChoice
+from convdkm.config import PositiveInt
 from convdkm.errors import InvalidInputError
 from convdkm.experiments.locking import locked
 from convdkm.experiments.specification import Part
@@ -29,7 +30,7 @@ class Scale(Part):
 
     dataset: str
     preset: str
-    whitening: Whitening
+    whitening: WhiteningChoice
     test_size: PositiveInt | None = None
     image_size: PositiveInt | None = None
     minutes: float | None = None

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from convdkm.config import Whitening
+from convdkm.choices import WhiteningChoice
 from convdkm.data import Dataset, load
 from convdkm.data.whitening import make_whitening
 from convdkm.errors import InvalidInputError
@@ -86,7 +86,7 @@ def drawn(data: Dataset, size: int, seed: int) -> Split:
 
 
 @torch.no_grad()
-def whitened(split: Split, kind: Whitening, epsilon: float) -> Split:
+def whitened(split: Split, kind: WhiteningChoice, epsilon: float) -> Split:
     """The same images as methods see them; what whitening learns is of the training images."""
     whitening = make_whitening(kind, epsilon).fit(split.train_images)
     return Split(
