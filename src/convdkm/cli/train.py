@@ -17,7 +17,8 @@ from convdkm.cli.output import console, metrics_table
 from convdkm.cli.settings import resolve
 from convdkm.config import RunConfig
 
-STOPPING = "Stopping after this step. Ctrl-C again stops at once."
+STOPPING = "Stopping after this step, or batch of images. Ctrl-C again stops at once."
+TOO_EARLY = "Stopped before training began."
 
 
 def train_run(
@@ -90,7 +91,7 @@ def _follow(start: Callable[..., Any], folder: Path, *, quiet: bool, **more: Any
 
     sink = WarningSink() if quiet else TerminalSink(console())
     leads = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started
-    with Interrupt(STOPPING if leads else "") as interrupt:
+    with Interrupt(STOPPING if leads else "", too_early=TOO_EARLY if leads else "") as interrupt:
         try:
             run = start(sinks=[sink], stop=interrupt, **more)
         except KeyboardInterrupt:

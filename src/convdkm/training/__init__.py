@@ -8,8 +8,9 @@ if TYPE_CHECKING:
     from convdkm.training.build import build_model
     from convdkm.training.checkpoint import CheckpointError, CheckpointStore
     from convdkm.training.fit import fit, resume
-    from convdkm.training.loop import Progress, Trainer, TrainingFailedError
+    from convdkm.training.loop import Trainer, TrainingFailedError
     from convdkm.training.metrics import prediction_metrics, reliability
+    from convdkm.training.progress import Progress
     from convdkm.training.run import Run
     from convdkm.training.sinks import CsvSink, MemorySink, Sink, TensorBoardSink
     from convdkm.training.view import TerminalSink
@@ -20,7 +21,7 @@ _HOME = {
     "CheckpointStore": "checkpoint",
     "CsvSink": "sinks",
     "MemorySink": "sinks",
-    "Progress": "loop",
+    "Progress": "progress",
     "Run": "run",
     "Sink": "sinks",
     "TensorBoardSink": "sinks",

@@ -32,10 +32,10 @@ from convdkm.training.run import (
     ENVIRONMENT,
     METRICS,
     Run,
-    class_metrics,
     dtype_of,
     read_config,
 )
+from convdkm.training.scoring import Scorer, ScoringStoppedError
 from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
 from convdkm.training.sources import as_dataset, load_dataset, prepared
 from convdkm.training.world import ProcessLostError, World, find_device, joined_world
@@ -196,8 +196,7 @@ class Session:
         )
         if checkpoint is None and folder is not None and world.leads:
             self._make_folder(folder)
-        step = int(checkpoint.description["progress"]["step"]) if checkpoint else 0
-        self.sinks += self._file_sinks(step)
+        self.sinks += self._file_sinks({} if checkpoint is None else checkpoint.description)
         self.trainer = Trainer(
             model,
             self.batches,
@@ -205,10 +204,17 @@ class Session:
             sinks=self.sinks,
             store=None if folder is None else CheckpointStore(folder / CHECKPOINTS),
             describe=self._description,
-            evaluate=self._evaluate,
             score="validation_log_likelihood" if self.held_out is not None else "objective",
             stop=stop,
         )
+        self.scorer = Scorer(
+            self.result,
+            dataset,
+            self.held_out,
+            sinks=self.trainer.sinks,
+            stop=self.trainer.asked_to_stop,
+        )
+        self.trainer.evaluate = self.scorer.after_epoch
         if checkpoint is None:
             self.trainer.save()
         else:
@@ -235,19 +241,23 @@ class Session:
             (self.folder / METRICS).unlink(missing_ok=True)  # of a shorter run
         if self.world.size > 1:
             detail["processes"] = str(self.world.size)
+        if trainer.stop is not None:
+            trainer.stop()  # who is asked knows that there is something to lose from now on
         try:
             with trainer.sinks:
                 progress = trainer.run(trainer.info(config.data.dataset, **detail))
+                self.result.step = progress.step
+                if not progress.interrupted and self.world.leads:
+                    self.result.metrics = self._final_metrics()
+        except ScoringStoppedError:
+            pass
         except ProcessLostError as error:
             if self.folder is None:
                 raise
             command = f"convdkm resume {shlex.quote(str(self.folder))}"
             raise ProcessLostError(f"{error}. Go on with\n  {command}") from error
-        self.result.step = progress.step
-        if not progress.interrupted and self.world.leads:
-            self.result.metrics = self._final_metrics()
-            if self.folder is not None:
-                write_json(self.folder / METRICS, self.result.metrics)
+        if self.folder is not None and self.result.metrics:
+            write_json(self.folder / METRICS, self.result.metrics)
         self.result.model.eval()
         return self.result
 
@@ -325,10 +335,13 @@ class Session:
         write_text(folder / CONFIG, self.config.to_yaml())
         write_json(folder / ENVIRONMENT, environment())
 
-    def _file_sinks(self, step: int) -> list[Sink]:
+    def _file_sinks(self, before: dict[str, Any]) -> list[Sink]:
         if self.folder is None or not self.world.leads:
             return []
-        sinks: list[Sink] = [CsvSink(self.folder, keep_through_step=step), LogSink(self.folder)]
+        progress = before.get("progress", {})
+        step, ends = int(progress.get("step", 0)), progress.get("ending") is None
+        table = CsvSink(self.folder, keep_through_step=step, ends_epoch=ends)
+        sinks: list[Sink] = [table, LogSink(self.folder)]
         if find_spec("tensorboard") is not None:
             sinks.append(
                 TensorBoardSink(self.folder / "tensorboard", keep_through_step=step or None)
@@ -351,20 +364,9 @@ class Session:
             },
         )
 
-    def _evaluate(self) -> dict[str, float]:
-        """Figures after an epoch."""
-        data = self.dataset
-        values: dict[str, float] = {}
-        if self.held_out is not None:
-            values |= class_metrics("validation", self.result.evaluate(*self.held_out))
-        values |= class_metrics("test", self.result.evaluate(data.test_images, data.test_labels))
-        return values
-
     def _final_metrics(self) -> dict[str, float]:
         progress = self.trainer.progress
-        values = self.result.evaluate_all(self.dataset)
-        if self.held_out is not None:
-            values |= class_metrics("validation", self.result.evaluate(*self.held_out))
+        values = self.scorer.at_the_end()
         parameters = sum(p.numel() for p in self.result.model.parameters())
         return values | {
             "epochs": self.config.training.epochs,

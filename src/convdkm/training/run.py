@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from convdkm.training.instruments import IMAGES, at_a_time
 from convdkm.training.metrics import prediction_metrics
 from convdkm.training.world import find_device
 
+Watch = Callable[[int, int], None]
 CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS = (
     "config.yaml",
     "environment.json",
@@ -118,13 +119,16 @@ class Run:
         self.whitening.to(device)
         return self
 
-    def predict(self, images: Any, *, batch_size: int | None = None) -> ClassPrediction:
+    def predict(
+        self, images: Any, *, batch_size: int | None = None, watch: Watch | None = None
+    ) -> ClassPrediction:
         """Predictive distribution of images as they were loaded: not whitened.
 
         Args:
             images: tensor or array ``(N, channels, height, width)``: bytes, or real numbers on the
                 scale of the training images (0 to 1 for files).
             batch_size: how many to work on at a time; as in the evaluation of the run by default.
+            watch: told after each time how many are done, and of how many; what it raises stops.
         """
         tensor = as_images(images)
         if tuple(tensor.shape[1:]) != tuple(self.image_shape):
@@ -142,6 +146,8 @@ class Run:
             for part in tensor.split(size):
                 inputs = self.whitening(part.to(self.model.device))
                 parts.append(predictor.predict(inputs))
+                if watch is not None:
+                    watch(sum(len(each.mean) for each in parts), len(tensor))
         joined = type(parts[0]).join(parts)
         if not isinstance(joined, ClassPrediction):
             raise InvalidInputError("this machine does not predict classes")
@@ -159,20 +165,16 @@ class Run:
         predictor.sample_shape, predictor.class_names = self.image_shape, self.class_names
         return predictor
 
-    def evaluate(self, images: Any, labels: Any) -> dict[str, float]:
+    def evaluate(self, images: Any, labels: Any, *, watch: Watch | None = None) -> dict[str, float]:
         """Accuracy, log-likelihood, Brier score, calibration error and more, on labelled images."""
         targets = torch.as_tensor(labels).to(self.model.device)
-        return prediction_metrics(self.predict(images), targets)
+        return prediction_metrics(self.predict(images, watch=watch), targets)
 
     def evaluate_all(self, data: Dataset) -> dict[str, float]:
         """The figures of the training images and of the test images, with their prefixes."""
-        parts = {"test": (data.test_images, data.test_labels)} if data.has_test else {}
-        parts["train"] = (data.train_images, data.train_labels)
-        return {
-            f"{part}_{name}": value
-            for part, (images, labels) in parts.items()
-            for name, value in self.evaluate(images, labels).items()
-        }
+        parts = parts_of(data)
+        scored = [class_metrics(part, self.evaluate(*parts[part])) for part in parts]
+        return {name: value for figures in scored for name, value in figures.items()}
 
     def readings(self, train_images: Tensor | None = None) -> dict[str, Reading]:
         """What the instruments say of every Gram layer, as training notes it in ``layers.csv``.
@@ -226,6 +228,12 @@ def as_images(images: Any) -> Tensor:
     if tensor.dtype == torch.uint8:
         tensor = tensor.float() / 255
     return tensor.float() if tensor.dtype != torch.float64 else tensor
+
+
+def parts_of(data: Dataset) -> dict[str, tuple[Tensor, Tensor]]:
+    """Images and labels of a data set that there are figures of, by their prefixes."""
+    test = {"test": (data.test_images, data.test_labels)} if data.has_test else {}
+    return {**test, "train": (data.train_images, data.train_labels)}
 
 
 def class_metrics(prefix: str, values: Mapping[str, float]) -> dict[str, float]:

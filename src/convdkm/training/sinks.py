@@ -104,6 +104,9 @@ class Sink:
     def message(self, text: str, level: Level = "info") -> None:
         """Something to tell the user."""
 
+    def progress(self, what: str, done: int, total: int) -> None:
+        """How far some work between or after steps has come, such as the scoring of images."""
+
     def close(self) -> None:
         """The run is over, or was stopped; closing twice is allowed."""
 
@@ -132,6 +135,7 @@ class MemorySink(Sink):
         self.epochs: list[EpochRecord] = []
         self.readings: list[LayersRecord] = []
         self.messages: list[tuple[Level, str]] = []
+        self.work: list[tuple[str, int, int]] = []
         self.closed = False
 
     def start(self, info: RunInfo) -> None:
@@ -149,6 +153,9 @@ class MemorySink(Sink):
     def message(self, text: str, level: Level = "info") -> None:
         self.messages.append((level, text))
 
+    def progress(self, what: str, done: int, total: int) -> None:
+        self.work.append((what, done, total))
+
     def close(self) -> None:
         self.closed = True
 
@@ -164,11 +171,18 @@ class CsvSink(Sink):
         keep_through_step: go on with the files of a run that had come this far: later rows, and a
             row torn by the end of the process, are dropped. By default the run is a new one, and
             the folder must not hold files of another.
+        ends_epoch: where that step is the last of an epoch, whether the epoch's row is kept, too.
     """
 
     essential = True
 
-    def __init__(self, folder: str | Path, *, keep_through_step: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        keep_through_step: int | None = None,
+        ends_epoch: bool = True,
+    ) -> None:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._steps = Table(folder / "steps.csv")
@@ -185,7 +199,7 @@ class CsvSink(Sink):
             return
         last = keep_through_step
         self._steps.load(lambda row: int(row["step"]) <= last)
-        self._epochs.load(lambda row: int(row["step"]) <= last)
+        self._epochs.load(lambda row: int(row["step"]) <= last - (not ends_epoch))
         epochs = {row["epoch"] for row in self._epochs.rows()} | ({"0"} if last else set())
         self._layers.load(lambda row: row["epoch"] in epochs)
 
@@ -308,6 +322,9 @@ class Sinks(Sink):
 
     def message(self, text: str, level: Level = "info") -> None:
         self._forward(lambda sink: sink.message(text, level))
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        self._forward(lambda sink: sink.progress(what, done, total))
 
     def close(self) -> None:
         failure: Exception | None = None
