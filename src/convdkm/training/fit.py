@@ -65,7 +65,8 @@ def fit(
             default.
         overwrite: replace a run that is in the folder.
         sinks: where else records go, such as :class:`~convdkm.training.TerminalSink`.
-        stop: asked after every step whether to stop there; the run can be resumed.
+        stop: asked after every step, and after every batch that is scored, whether to stop there;
+            the run can be resumed. It is asked once before the first step, too, to no effect.
         options: any option of :class:`~convdkm.config.RunConfig`, such as ``epochs=3``.
 
     Returns:
