@@ -14,7 +14,7 @@ from typing import Any
 from convdkm.allocator import keep_freed_memory
 from convdkm.cli.interrupt import Interrupt
 from convdkm.cli.output import console, metrics_table
-from convdkm.cli.settings import resolve
+from convdkm.cli.settings import checked_dataset, resolve
 from convdkm.config import RunConfig
 
 STOPPING = "Stopping after this step. Ctrl-C again stops at once."
@@ -46,7 +46,7 @@ def train_run(
         )
 
 
-def resume_run(folder: Path, options: Mapping[str, Any], *, quiet: bool) -> None:
+def resume_run(folder: Path, options: Mapping[str, Any], *, data: str | None, quiet: bool) -> None:
     """Go on with a run, with the live view; one that is finished is left as it is."""
     from convdkm.training.fit import resume
     from convdkm.training.run import read_config
@@ -63,7 +63,8 @@ def resume_run(folder: Path, options: Mapping[str, Any], *, quiet: bool) -> None
         print(folder)
         return
     _keep_memory(settings)
-    _follow(lambda **more: resume(folder, **options, **more), folder, quiet=quiet)
+    place = None if data is None else checked_dataset(data)
+    _follow(lambda **more: resume(folder, data=place, **options, **more), folder, quiet=quiet)
 
 
 def _keep_memory(settings: RunConfig) -> None:

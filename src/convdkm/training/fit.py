@@ -37,7 +37,7 @@ from convdkm.training.run import (
     read_config,
 )
 from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
-from convdkm.training.sources import as_dataset, load_dataset, prepared
+from convdkm.training.sources import as_dataset, drawn, kept
 from convdkm.training.world import ProcessLostError, World, find_device, joined_world
 
 Stop = Callable[[], bool]
@@ -101,14 +101,16 @@ def resume(
 
     Args:
         folder: of the run.
-        data: the data of the run, where it cannot be loaded by its name.
+        data: the data of the run, where it cannot be loaded by its name; or where it is now.
         model: a machine of the same shape, where it was one of your own.
         sinks, stop: as in :func:`fit`.
         options: of the recipe that may change, such as ``device``.
     """
     folder = Path(folder)
+    dataset, name = (None, None) if data is None else as_dataset(data)
+    if dataset is None and name is not None:
+        options["dataset"] = name
     config = read_config(folder).updated(options)
-    dataset = None if data is None else as_dataset(data)[0] or load_dataset(config)
     with joined_world(config.training.timeout_minutes) as world:
         checkpoint, warning = CheckpointStore(folder / CHECKPOINTS).load()
         session = Session(
@@ -161,9 +163,12 @@ class Session:
         self.memory: Estimate | None = None
         self.sinks = list(sinks) if world.leads else []
         data = config.data
-        dataset = load_dataset(config, self.tell) if dataset is None else dataset
-        dataset, self.held_out = prepared(dataset, data)
-        self.dataset = dataset
+        if checkpoint is None:
+            self.images = drawn(config, dataset, self.tell)
+        else:
+            self.images = kept(config, folder, dataset, self.tell, to_train=True)
+        self.dataset = dataset = self.images.dataset
+        self.held_out = self.images.held_out
         if checkpoint is not None:
             self._check_unchanged(checkpoint)
 
@@ -322,6 +327,7 @@ class Session:
         if folder.is_dir() and any(folder.iterdir()):
             shutil.rmtree(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        self.images.write_split(folder)
         write_text(folder / CONFIG, self.config.to_yaml())
         write_json(folder / ENVIRONMENT, environment())
 
