@@ -43,8 +43,9 @@ class Found:
 
     Attributes:
         parts: the images that are there, those that have changed among them.
-        changed: names by part; other pixels under the same name, or another class (and left out if
-            that is none of the run's).
+        changed: names by part; other pixels under the same name.
+        relabelled: names by part; images of another class. If that is none of the run's, as where
+            the folder of a class was renamed, they keep the one that they had.
         replaced: names by part; files that now hold what another image held, and are left out.
         removed: names by part.
         renamed: old and new names.
@@ -53,6 +54,7 @@ class Found:
 
     parts: dict[str, Part]
     changed: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    relabelled: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     replaced: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     removed: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
     renamed: list[str] = field(default_factory=list)
@@ -63,6 +65,7 @@ class Found:
         kinds = (
             ("removed", self.removed),
             ("changed", self.changed),
+            ("now of another class", self.relabelled),
             ("left out, now with the content of another image of the run", self.replaced),
         )
         return [
@@ -173,25 +176,26 @@ class SplitRecord:
         left = set(range(len(there))).difference(place for place in places if place is not None)
         names_left = {there[place].name for place in left} - {""}
 
-        found = Found({})
-        number = 0
+        found, placed = Found({}), iter(places)
         for part in PARTS:
-            chosen = []
+            chosen, classes = [], []
             for order, entry in enumerate(self.parts.get(part, ()), 1):
-                place, called = places[number], entry.name or f"no. {order}"
-                number += 1
+                place, called = next(placed), entry.name or f"no. {order}"
                 if place is None:
                     gone = found.replaced if entry.name in names_left else found.removed
                     gone[part].append(called)
                     continue
                 now = there[place]
-                if now.label != entry.label or set(now.digests).isdisjoint(entry.digests):
+                if set(now.digests).isdisjoint(entry.digests):
                     found.changed[part].append(called)
+                elif now.label != entry.label:
+                    found.relabelled[part].append(called)
                 elif now.name != entry.name and entry.name:
                     found.renamed.append(f"{entry.name} → {now.name}")
-                if now.label >= 0:
-                    chosen.append(place)
-            found.parts[part] = _picked(data, torch.tensor(chosen, dtype=torch.int64), labels)
+                chosen.append(place)
+                classes.append(entry.label if now.label < 0 else now.label)
+            images = _picked(data, torch.tensor(chosen, dtype=torch.int64))
+            found.parts[part] = Part(images, torch.tensor(classes, dtype=torch.int64))
         known = sum(map(len, found.replaced.values()))
         found.added = max(len(left) - known - self.unused, 0)
         return found
@@ -222,14 +226,17 @@ def _read_part(content: Any, num_classes: int) -> list[Entry]:
 
 
 def _matched(recorded: Sequence[Entry], there: Sequence[Entry]) -> list[int | None]:
-    """Where each recorded image is now: by name and content, by content, at last by name alone.
+    """Where each recorded image is now: by all that is known, by content, at last by name alone.
 
-    The last is for images that have changed, so for such whose content is new.
+    Labels tell images of the same content apart. Names alone are for images that have changed, so
+    for such whose content is new.
     """
     places: list[int | None] = [None] * len(recorded)
     free = dict.fromkeys(range(len(there)))
 
     def match(keys: Callable[[Entry], Iterable[Hashable]], candidates: Iterable[int]) -> None:
+        if None not in places:
+            return
         waiting: dict[Hashable, deque[int]] = defaultdict(deque)
         for place in candidates:
             for key in keys(there[place]):
@@ -246,7 +253,8 @@ def _matched(recorded: Sequence[Entry], there: Sequence[Entry]) -> list[int | No
                     del free[place]
                     break
 
-    match(lambda entry: [(entry.name, digest) for digest in entry.digests], free)
+    match(lambda entry: [(entry.name, entry.label, digest) for digest in entry.digests], free)
+    match(lambda entry: [(entry.label, digest) for digest in entry.digests], free)
     match(lambda entry: entry.digests, free)
     known = {digest for entry in recorded for digest in entry.digests}
     new = [place for place in free if known.isdisjoint(there[place].digests)]
@@ -254,16 +262,16 @@ def _matched(recorded: Sequence[Entry], there: Sequence[Entry]) -> list[int | No
     return places
 
 
-def _picked(data: Dataset, places: Tensor, labels: Tensor) -> Part:
+def _picked(data: Dataset, places: Tensor) -> Tensor:
     """Images by their place among all of a set; without a copy where they are a whole part."""
     count = len(data.train)
     for part, start in ((data.train, 0), (data.test, count)):
         if torch.equal(places, torch.arange(start, start + len(part))):
-            return Part(part.images, labels[places])
+            return part.images
     images, first = data.train_images.new_empty(len(places), *data.image_shape), places < count
     images[first] = data.train_images[places[first]]
     images[~first] = data.test_images[places[~first] - count]
-    return Part(images, labels[places])
+    return images
 
 
 def _counted(count: int, kind: str = "") -> str:
