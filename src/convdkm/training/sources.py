@@ -193,7 +193,7 @@ def to_score(
         class_names: of the run.
         tell: is told what is left out.
     """
-    own = name == config.data.dataset
+    own = Path(name).resolve() == Path(config.data.dataset).resolve()
     config = config.updated({"dataset": name})
     record = SplitRecord.read(folder / SPLIT)
     data = load_dataset(config, tell, whole=True)
