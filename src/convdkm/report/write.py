@@ -16,8 +16,8 @@ from convdkm.report.record import runs_in
 from convdkm.report.run_page import run_page
 from convdkm.rivals.comparison.folder import ComparisonFolder
 from convdkm.training.checkpoint import Which
+from convdkm.training.folder import SPLIT
 from convdkm.training.run import Run
-from convdkm.training.sources import SPLIT
 
 PAGE = "report.html"
 IMAGES = 16

@@ -16,9 +16,7 @@ from convdkm.data.dataset import Part
 from convdkm.data.registry import is_known, known_set
 from convdkm.data.split_record import PARTS, SplitRecord, renumbered
 from convdkm.errors import InvalidInputError
-
-SPLIT = "split.json"
-"""The file of a run that says which images it uses for what."""
+from convdkm.training.folder import SPLIT
 
 Tell = Callable[[str], None]
 
@@ -64,9 +62,10 @@ class RunImages:
         part = self.parts.get("validation")
         return (part.images, part.labels) if part else None
 
-    def write_split(self, folder: Path) -> None:
-        """Keep in the folder of a run which images these are."""
-        SplitRecord.of(self.parts, self.class_names, self.total).write(folder / SPLIT)
+    @property
+    def split(self) -> SplitRecord:
+        """Which images these are, to be kept with the run."""
+        return SplitRecord.of(self.parts, self.class_names, self.total)
 
 
 def load_dataset(
