@@ -226,3 +226,18 @@ def test_a_known_set_is_scored_whole(digits_run):
     now = json.loads(succeed("evaluate", digits_run, "--data", "digits", "--json").out)
     assert now["test_images"] == 360
     assert call("evaluate", digits_run).err == ""
+
+
+def test_a_run_that_is_replaced_takes_its_split_along(here):
+    succeed(
+        "train",
+        here / "photos",
+        *OPTIONS,
+        "--test-fraction",
+        0.2,
+        "-o",
+        here / "run",
+        "--overwrite",
+    )
+    assert evaluated(here)[0]["test_images"] == len(files(here, "test")) == 6
+    assert (here / "run" / "replaced-run" / "split.json").is_file()

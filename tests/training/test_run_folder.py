@@ -215,7 +215,7 @@ def killed_in(module, name, folder):
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("fit", "load_dataset"), ("fit", "make_whitening"), ("loop", "Trainer.save")],
+    [("fit", "drawn"), ("fit", "make_whitening"), ("loop", "Trainer.save")],
 )
 def test_a_run_killed_before_its_first_checkpoint_starts_anew(module, name, finished, tmp_path):
     folder = killed_in(module, name, tmp_path / "run")

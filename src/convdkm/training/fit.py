@@ -192,11 +192,11 @@ class Session:
         self.sinks = list(sinks) if world.leads else []
         data = config.data
         if checkpoint is None:
-            self.images = drawn(config, dataset, self.tell)
+            images = drawn(config, dataset, self.tell)
         else:
-            self.images = kept(config, folder, dataset, self.tell, to_train=True)
-        self.dataset = dataset = self.images.dataset
-        self.held_out = self.images.held_out
+            images = kept(config, folder, dataset, self.tell, to_train=True)
+        self.dataset = dataset = images.dataset
+        self.held_out = images.held_out
         if checkpoint is not None:
             self._check_unchanged(checkpoint)
 
@@ -227,11 +227,7 @@ class Session:
             seed=config.training.seed,
             world=world,
         )
-        if (
-            checkpoint is None
-            and writer is not None
-            and (text := writer.begin(config, self.images))
-        ):
+        if checkpoint is None and writer is not None and (text := writer.begin(config, images)):
             self.tell(text, "info")
         step = int(checkpoint.description["progress"]["step"]) if checkpoint else 0
         self.sinks += self._file_sinks(step)
