@@ -47,11 +47,17 @@ class Scorer:
         """Figures of all but the training images."""
         return self._figures(part for part in ("validation", "test") if part in self.parts)
 
-    def at_the_end(self) -> dict[str, float]:
-        """Figures of all images."""
-        counts = [f"{len(labels):,} {NAMES[part]}" for part, (_, labels) in self.parts.items()]
-        self.sinks.message(f"scoring {', '.join(counts)} images")
-        return self._figures(self.parts)
+    def at_the_end(self, **training: float) -> dict[str, float]:
+        """Figures of all images, and of the run: those given, and how large it is."""
+        counts = {part: len(labels) for part, (_, labels) in self.parts.items()}
+        named = ", ".join(f"{count:,} {NAMES[part]}" for part, count in counts.items())
+        self.sinks.message(f"scoring {named} images")
+        return {
+            **self._figures(self.parts),
+            **training,
+            **{f"{part}_images": counts.get(part, 0) for part in ("train", "test")},
+            "parameters": sum(p.numel() for p in self.run.model.parameters()),
+        }
 
     def _figures(self, parts: Iterable[str]) -> dict[str, float]:
         values: dict[str, float] = {}
