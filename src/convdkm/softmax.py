@@ -92,7 +92,7 @@ class NormalSoftmax(nn.Module):
         top = mean.amax(1, keepdim=True)
         certain = ((mean - top) * moments.log_probs.exp() + spread.square() * moments.spread).sum(1)
         entropy = moments.log_sum_exp - top.squeeze(1) - certain
-        return moments.log_probs, entropy.clamp(0, math.log(mean.shape[1]))
+        return moments.log_probs, entropy.clamp(0.0, math.log(mean.shape[1]))
 
     def moments(self, mean: Tensor, spread: Tensor) -> Moments:
         """All of them, for standard deviations ``(N, 1)`` or ``(N, classes)``."""
