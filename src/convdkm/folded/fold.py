@@ -69,7 +69,7 @@ BATCH_STATISTICS = (
     " on its neighbours; model.calibrate(batches) and model.folded(deterministic=True) use running"
     " averages instead"
 )
-SAMPLES = "draws random samples; model.folded(deterministic=True) uses fixed nodes in their place"
+SAMPLES = "draws random samples; model.folded(deterministic=True) takes an integral in their place"
 OWN = "is not one of the library's own, and there is no folded form of it"
 
 Front = Tensor | None
