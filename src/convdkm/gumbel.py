@@ -103,8 +103,8 @@ def level_table() -> Tensor:
     y = _CENTRE + _STRETCH * squeezed * torch.rsqrt(1 - squeezed.square())
     rest = (_exact_level(y / shrink, spread) - y) / (1 - shrink)
     powers = torch.linalg.solve(torch.vander(x, increasing=True), rest.T).T
-    quarter = torch.vander(torch.arange(4, dtype=torch.float64) / 3, increasing=True)
-    return torch.linalg.solve(quarter, powers.unfold(0, 4, 3).mT)
+    thirds = torch.vander(torch.arange(4, dtype=torch.float64) / 3, increasing=True)
+    return torch.linalg.solve(thirds, powers.unfold(0, 4, 3).mT).contiguous()
 
 
 def _exact_level(u: Tensor, spread: Tensor) -> Tensor:
