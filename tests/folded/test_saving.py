@@ -56,6 +56,22 @@ print(predictor.predict(torch.ones(1, 2, 6, 5)).log_probs[0].tolist())
     torch.testing.assert_close(torch.tensor(json.loads(done.stdout)), expected)
 
 
+def test_files_with_the_nodes_of_older_versions_are_read(tmp_path):
+    model, images = machine("published")
+    path = tmp_path / "machine.safetensors"
+    model.folded().save(path)
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header = json.loads(file.metadata()["convdkm-predictor"])
+    assert header["predictor"]["parts"]["outcome"].pop("settings") == {"samples": 64}
+    header["predictor"]["parts"]["outcome"]["settings"] = {}
+    tensors["outcome.nodes"] = torch.randn(64, 3)
+    save_file(tensors, path, metadata={"convdkm-predictor": json.dumps(header)})
+    loaded = dkm.load_predictor(path)
+    torch.testing.assert_close(loaded.predict(images).probs, model.predict(images).probs)
+    assert loaded.description() == model.folded().description()
+
+
 # -- files that are none -----------------------------------------------------------------------
 
 

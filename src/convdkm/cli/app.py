@@ -210,7 +210,7 @@ def export(
         bool,
         typer.Option(
             "--deterministic",
-            help="running averages for statistics of the batch, fixed nodes for samples",
+            help="running averages for statistics of the batch, an integral for samples",
         ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,
