@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -9,22 +10,48 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from convdkm.errors import CannotWriteError, ConvDKMError
+
+_ADVICE = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space") | dict.fromkeys(
+    (errno.EROFS, errno.EACCES, errno.EPERM), "choose a place that can be written to"
+)
+
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def writing(path: Path) -> Iterator[None]:
+    """Whatever keeps ``path`` from being written is a :class:`~convdkm.errors.CannotWriteError`."""
+    try:
+        yield
+    except ConvDKMError:
+        raise
+    except OSError as error:
+        reason = f"{path} cannot be written: {error.strerror or error}"
+        advice = _ADVICE.get(error.errno or 0)
+        raise CannotWriteError(reason if advice is None else f"{reason}; {advice}") from error
+
+
+@contextmanager
+def replacing(path: Path, before: Callable[[], None] | None = None) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; it takes the place of ``path`` at the end.
 
     The old file stays until the new one is on disk, whatever happens in between.
+
+    Args:
+        path: of the file.
+        before: called when the new file is on disk, before it takes the place of the old one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        flush_to_disk(temporary)
-        os.replace(temporary, path)
-        flush_to_disk(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            flush_to_disk(temporary)
+            if before is not None:
+                before()
+            os.replace(temporary, path)
+            flush_to_disk(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def flush_to_disk(path: Path) -> None:

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from convdkm.files import replacing, write_json
 from convdkm.training.checkpoint import (
-    FORMAT,
+    FILES,
     Checkpoint,
     CheckpointError,
     CheckpointStore,
@@ -45,7 +45,7 @@ def test_round_trip(tmp_path):
     for name, value in before.tensors.items():
         assert torch.equal(after.tensors[name], value)
         assert after.tensors[name].dtype == value.dtype
-    assert after.description == {"format": FORMAT, **before.description}
+    assert after.description == {"format": FILES.version, **before.description}
     assert set(after.part("model")) == {"a", "b.c", "view", "shared"}
 
 
@@ -54,7 +54,7 @@ def test_no_pickle_in_the_file(tmp_path):
     content = (tmp_path / "x.safetensors").read_bytes()
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])
-    assert json.loads(header["__metadata__"]["convdkm"])["format"] == FORMAT
+    assert json.loads(header["__metadata__"]["convdkm"])["format"] == FILES.version
 
 
 @pytest.mark.parametrize("keep", [0, 5, 200, -1])

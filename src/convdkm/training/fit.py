@@ -35,6 +35,7 @@ from convdkm.training.run import (
     class_metrics,
     dtype_of,
     read_config,
+    resumable,
 )
 from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
 from convdkm.training.sources import as_dataset, load_dataset, prepared
@@ -110,7 +111,9 @@ def resume(
     config = read_config(folder).updated(options)
     dataset = None if data is None else as_dataset(data)[0] or load_dataset(config)
     with joined_world(config.training.timeout_minutes) as world:
-        checkpoint, warning = CheckpointStore(folder / CHECKPOINTS).load()
+        checkpoint, warning = CheckpointStore(folder / CHECKPOINTS).load(
+            use=lambda found: resumable(found, config, model)
+        )
         session = Session(
             config,
             dataset,
@@ -175,7 +178,7 @@ class Session:
                     self.tell(f"{why}; whitening 'standardise' does not")
             whitening.fit(dataset.train_images)
         else:
-            whitening.load_state_dict(checkpoint.part("whitening"))
+            checkpoint.load_into(whitening, "whitening")
         whitening.to(device)
         model = self._initialised(model, whitening, checkpoint).to(device)
         tune(model, config.training, self.tell)
@@ -196,7 +199,7 @@ class Session:
         )
         if checkpoint is None and folder is not None and world.leads:
             self._make_folder(folder)
-        step = int(checkpoint.description["progress"]["step"]) if checkpoint else 0
+        step = checkpoint.progress.step if checkpoint else 0
         self.sinks += self._file_sinks(step)
         self.trainer = Trainer(
             model,
@@ -252,7 +255,7 @@ class Session:
         return self.result
 
     def _check(self, checkpoint: Checkpoint | None, model: DeepKernelMachine | None) -> None:
-        if checkpoint is not None and checkpoint.description["own_model"] and model is None:
+        if checkpoint is not None and checkpoint.value("own_model") and model is None:
             raise InvalidInputError(
                 "this run trains a machine of your own; resume it in Python, with"
                 " resume(folder, model=…)"
@@ -260,17 +263,18 @@ class Session:
 
     def _check_unchanged(self, checkpoint: Checkpoint) -> None:
         """Raise if the data is not that of the run."""
-        data, before = self.dataset, checkpoint.description
+        data = self.dataset
         now = {
             "num_data": len(data.train_images),
             "class_names": list(data.class_names),
             "image_shape": list(data.train_images.shape[1:]),
         }
         for name, value in now.items():
-            if before[name] != value:
+            before = checkpoint.value(name)
+            if before != value:
                 raise InvalidInputError(
                     f"the data is not what this run was trained on: {name} is {value}, and was"
-                    f" {before[name]}"
+                    f" {before}"
                 )
 
     def _initialised(
@@ -288,7 +292,7 @@ class Session:
                 self._foresee(model, resumed=checkpoint is not None)
             if checkpoint is not None:
                 # Now, since some parameters have no shape before, and the optimiser needs them all.
-                model.load_state_dict(checkpoint.part("model"))
+                checkpoint.load_into(model, "model")
                 return model
             count = min(config.data.inducing_images, len(data.train_images))
             some = replace(

@@ -23,7 +23,12 @@ from convdkm.model import DeepKernelMachine
 from convdkm.prediction import ClassPrediction
 from convdkm.training.batches import chosen_once, seed_of
 from convdkm.training.build import build_model
-from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which
+from convdkm.training.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    Which,
+    load_optimiser_tensors,
+)
 from convdkm.training.instruments import IMAGES, at_a_time
 from convdkm.training.metrics import prediction_metrics
 from convdkm.training.world import find_device
@@ -83,8 +88,9 @@ class Run:
         """
         folder = Path(folder)
         config = read_config(folder)
-        loaded, warning = CheckpointStore(folder / CHECKPOINTS).load(checkpoint)
-        run = cls.of_checkpoint(config, loaded, model)
+        run, warning = CheckpointStore(folder / CHECKPOINTS).load(
+            checkpoint, lambda loaded: cls.of_checkpoint(config, loaded, model)
+        )
         run.metrics, damage = _read_metrics(folder / METRICS)
         run.folder = folder
         run.warning = "; ".join(text for text in (warning, damage) if text) or None
@@ -96,21 +102,22 @@ class Run:
         cls, config: RunConfig, checkpoint: Checkpoint, model: DeepKernelMachine | None = None
     ) -> Run:
         """The machine that a checkpoint holds."""
-        description = checkpoint.description
-        shape = tuple(description["image_shape"])
-        names = tuple(description["class_names"])
-        if description["own_model"] and model is None:
+        shape, names = (
+            tuple(checkpoint.value("image_shape")),
+            tuple(checkpoint.value("class_names")),
+        )
+        if checkpoint.value("own_model") and model is None:
             raise InvalidInputError(
                 "this run trained a machine of your own, which its settings do not describe; pass"
                 " one of the same shape: Run.open(folder, model=…)"
             )
         if model is None:
-            model = build_model(config.model, shape[0], len(names), dtype_of(config))
-        model.load_state_dict(checkpoint.part("model"))
+            with checkpoint.fitting():
+                model = build_model(config.model, shape[0], len(names), dtype_of(config))
+        checkpoint.load_into(model, "model")
         whitening = make_whitening(config.data.whitening, config.data.zca_epsilon)
-        whitening.load_state_dict(checkpoint.part("whitening"))
-        step = int(description["progress"]["step"])
-        return cls(config, model.eval(), whitening, names, shape, step=step)
+        checkpoint.load_into(whitening, "whitening")
+        return cls(config, model.eval(), whitening, names, shape, step=checkpoint.progress.step)
 
     def to(self, device: torch.device) -> Run:
         """Move the machine to a device; returns itself."""
@@ -205,6 +212,18 @@ class Run:
         from convdkm.report.write import report_run
 
         return report_run(self, output, data, images)
+
+
+def resumable(
+    checkpoint: Checkpoint, config: RunConfig, model: DeepKernelMachine | None
+) -> Checkpoint:
+    """The checkpoint, if training can go on from it; tried before anything slow is done."""
+    if model is not None or not checkpoint.value("own_model"):
+        run = Run.of_checkpoint(config, checkpoint, model)
+        with checkpoint.fitting():
+            optimiser = torch.optim.Adam(run.model.parameters())
+            load_optimiser_tensors(optimiser, checkpoint.part("optimiser"))
+    return checkpoint
 
 
 def read_config(folder: Path) -> RunConfig:
