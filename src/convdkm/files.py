@@ -12,9 +12,10 @@ from typing import Any
 
 from convdkm.errors import CannotWriteError, ConvDKMError
 
-_ADVICE = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space") | dict.fromkeys(
-    (errno.EROFS, errno.EACCES, errno.EPERM), "choose a place that can be written to"
-)
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of the errors of a disk that is full, or of a quota that is used up."""
+
+_CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @contextmanager
@@ -26,8 +27,11 @@ def writing(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         reason = f"{path} cannot be written: {error.strerror or error}"
-        advice = _ADVICE.get(error.errno or 0)
-        raise CannotWriteError(reason if advice is None else f"{reason}; {advice}") from error
+        if error.errno in NO_ROOM:
+            reason += "; free some space"
+        elif error.errno in _CLOSED:
+            reason += "; choose a place that can be written to"
+        raise CannotWriteError(reason) from error
 
 
 @contextmanager

@@ -67,7 +67,7 @@ class TensorFormat:
                 description = self._description(path, file.metadata() or {})
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except DamagedError as error:
-            raise self.error(str(error)) from None
+            raise self.error(f"{path} is damaged or cut short: {error}") from None
         except ConvDKMError:
             raise
         except OSError as error:

@@ -39,6 +39,7 @@ from convdkm.training.run import (
 )
 from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
 from convdkm.training.sources import as_dataset, load_dataset, prepared
+from convdkm.training.unwritten import saying_what_is_saved
 from convdkm.training.world import ProcessLostError, World, find_device, joined_world
 
 Stop = Callable[[], bool]
@@ -81,7 +82,7 @@ def fit(
         chosen = preset(model if isinstance(model, str) else "quick")
         config = chosen.config(name, **options)
     own = model if isinstance(model, DeepKernelMachine) else None
-    with joined_world(config.training.timeout_minutes) as world:
+    with saying_what_is_saved(folder), joined_world(config.training.timeout_minutes) as world:
         folder = None if folder is None else Path(folder)
         if folder is not None and world.leads:
             _check_free(folder, overwrite)
@@ -110,7 +111,7 @@ def resume(
     folder = Path(folder)
     config = read_config(folder).updated(options)
     dataset = None if data is None else as_dataset(data)[0] or load_dataset(config)
-    with joined_world(config.training.timeout_minutes) as world:
+    with saying_what_is_saved(folder), joined_world(config.training.timeout_minutes) as world:
         checkpoint, warning = CheckpointStore(folder / CHECKPOINTS).load(
             use=lambda found: resumable(found, config, model)
         )
