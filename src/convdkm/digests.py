@@ -20,16 +20,15 @@ from convdkm.files import replacing
 KEY = "convdkm-digest"
 """What the digest is called in the metadata of a file."""
 
-_SIZE = 32
-_DIGITS = 2 * _SIZE
-BLANK = "blake2b:" + "0" * _DIGITS
+_DIGITS = 64
+BLANK = "sha256:" + "0" * _DIGITS
 """Its value until the file is sealed."""
 
 LINE = f"{KEY} {BLANK}".encode()
 """Both, for formats that have room for some bytes alone."""
 
 # The name and the value are two marks, so that a flipped bit in one does not hide the digest.
-_VALUE = re.compile(rb"blake2b:([0-9a-f]{%d})" % _DIGITS)
+_VALUE = re.compile(rb"sha256:([0-9a-f]{%d})" % _DIGITS)
 _WHOLE = re.compile(rb"%s.{1,8}%s" % (KEY.encode(), _VALUE.pattern), re.DOTALL)
 
 
@@ -80,7 +79,7 @@ def _place(content: mmap) -> int | None:
 
 def _digest(content: mmap, place: int) -> bytes:
     """The digest of all but itself, as digits."""
-    found = hashlib.blake2b(digest_size=_SIZE)
+    found = hashlib.sha256()
     with memoryview(content) as view, view[:place] as head, view[place + _DIGITS :] as tail:
         for part in (head, b"0" * _DIGITS, tail):
             found.update(part)

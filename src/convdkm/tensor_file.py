@@ -96,6 +96,12 @@ class TensorFormat:
         return description
 
 
+def key_of(path: Path) -> str | None:
+    """Which of :data:`NAMES` a file is, if any; raises what safetensors raises."""
+    with safe_open(path, framework="pt") as file:
+        return next((key for key in NAMES if key in (file.metadata() or {})), None)
+
+
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors as safetensors takes them: on the CPU, and none in the memory of another."""
     found, taken = {}, set()

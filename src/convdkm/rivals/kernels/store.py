@@ -206,7 +206,7 @@ class KernelStore:
             )
 
     def _path(self, row: int, column: int) -> Path:
-        return self.folder / f"block-{row:05d}-{column:05d}.npy"
+        return self.folder / block_name(row, column)
 
     def _count(self) -> int:
         return -(-len(self) // self.block)
@@ -224,6 +224,11 @@ class KernelStore:
     def _pairs(self, row: int, column: int) -> int:
         count = self._length(row)
         return count * (count + 1) // 2 if row == column else count * self._length(column)
+
+
+def block_name(row: int, column: int) -> str:
+    """Of the file of a block."""
+    return f"block-{row:05d}-{column:05d}.npy"
 
 
 def check_block(path: Path, shape: tuple[int, int], dtype: np.dtype) -> bool:
