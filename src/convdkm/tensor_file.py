@@ -86,7 +86,7 @@ class TensorFormat:
             raise self.error(f"{path} is not {NAMES[self.key]}: it is {found}; {self.origin}")
         description = json.loads(metadata[self.key])
         version = description.get("format") if isinstance(description, dict) else None
-        if not isinstance(version, int) or version < 1:
+        if type(version) is not int or version < 1:
             raise self.error(f"{path} does not say which version of the format it has")
         if version > self.version:
             raise self.error(
