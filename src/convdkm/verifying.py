@@ -19,7 +19,7 @@ from convdkm.rivals.kernels.store import MANIFEST, block_name, check_block
 from convdkm.tensor_file import key_of
 from convdkm.training.checkpoint import FILES as CHECKPOINT
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which, read_checkpoint
-from convdkm.training.run import CHECKPOINTS, CONFIG, ENVIRONMENT, METRICS, Run, read_config
+from convdkm.training.run import CHECKPOINTS, CONFIG, ENVIRONMENT, METRICS, read_config, resumable
 from convdkm.training.sinks import read_csv, read_layers
 
 State = Literal["ok", "readable", "no digest", "damaged"]
@@ -134,8 +134,8 @@ def _run(folder: Path) -> Iterator[Finding]:
 
     def read(path: Path) -> None:
         checkpoint = read_checkpoint(path)
-        if config is not None and not checkpoint.value("own_model"):
-            Run.of_checkpoint(config, checkpoint)
+        if config is not None:
+            resumable(checkpoint, config, None)
         found[path.stem] = checkpoint
 
     store = CheckpointStore(folder / CHECKPOINTS)
