@@ -175,8 +175,7 @@ def test_a_disk_that_is_full(arrays, whole, small_disk, room):
     path = small_disk / "machine.safetensors"
     succeed("export", folder, path)
     before = path.read_bytes()
-    try:
+    with pytest.raises(OSError, match="No space left"):
         filler.write_bytes(bytes(640 * 1024))
-    except OSError:
-        assert "cannot be written: No space left" in fail("export", folder, path, "--force")
+    assert "cannot be written: No space left" in fail("export", folder, path, "--force")
     assert path.read_bytes() == before
