@@ -53,11 +53,7 @@ class TensorFormat:
         ``before`` is that of :func:`convdkm.files.replacing`.
         """
         header = json.dumps({"format": self.version, **description})
-        with sealing(path, before) as temporary:
-            try:
-                save_file(_apart(tensors), temporary, metadata={self.key: header, KEY: BLANK})
-            except SafetensorError as error:
-                raise _system_error(error) from error
+        save_tensors(path, tensors, {self.key: header}, before)
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and description of a file; whatever is wrong with it is an :attr:`error`."""
@@ -94,6 +90,20 @@ class TensorFormat:
                 f" {self.version}; upgrade convdkm to read it"
             )
         return description
+
+
+def save_tensors(
+    path: Path,
+    tensors: Mapping[str, Tensor],
+    metadata: Mapping[str, str],
+    before: Callable[[], None] | None = None,
+) -> None:
+    """A safetensors file with a digest; ``before`` is that of :func:`convdkm.files.replacing`."""
+    with sealing(path, before) as temporary:
+        try:
+            save_file(_apart(tensors), temporary, metadata={**metadata, KEY: BLANK})
+        except SafetensorError as error:
+            raise _system_error(error) from error
 
 
 def key_of(path: Path) -> str | None:
