@@ -1,16 +1,20 @@
-"""Files that are whole or not there: written beside their place, then moved into it."""
+"""Files that are whole or not there, and locks on what one process alone may write."""
 
 from __future__ import annotations
 
 import errno
 import json
 import os
+import platform
+import shlex
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from convdkm.errors import CannotWriteError, ConvDKMError
+from convdkm.errors import CannotWriteError, ConvDKMError, InvalidInputError
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of the errors of a disk that is full, or of a quota that is used up."""
@@ -79,3 +83,62 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file, atomically; what JSON cannot hold is written as text."""
     default: Callable[[Any], str] = str
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, default=default) + "\n")
+
+
+@contextmanager
+def locked(path: Path, taken: str, advice: str) -> Iterator[None]:
+    """Hold the lock ``path``, which ends with the process, however it ends.
+
+    The file says who holds it, or held it last; see :func:`holder`. Without effect on Windows,
+    which has no such locks.
+
+    Raises:
+        InvalidInputError: another process holds it: what is ``taken``, by whom, and the ``advice``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked_handle(path, taken, advice) as handle:
+        handle.seek(0)
+        handle.truncate()
+        handle.write(json.dumps(_this_process()) + "\n")
+        handle.flush()
+        yield
+
+
+def holder(path: Path) -> dict[str, Any]:
+    """Who holds a lock, or held it last: ``process``, ``host``, ``since`` and ``command``."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+@contextmanager
+def _locked_handle(path: Path, taken: str, advice: str) -> Iterator[IO[str]]:
+    while True:
+        with path.open("a", encoding="utf-8") as handle:
+            with suppress(ImportError):
+                import fcntl
+
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    who = holder(path)
+                    name = (
+                        f"process {who['process']} on {who['host']}" if who else "another process"
+                    )
+                    since = f" since {who['since']}" if who else ""
+                    raise InvalidInputError(f"{taken} by {name}{since}; {advice}") from None
+            # One that was removed between opening and locking locks nothing.
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(handle.fileno())):
+                yield handle
+                return
+
+
+def _this_process() -> dict[str, Any]:
+    return {
+        "process": os.getpid(),
+        "host": platform.node(),
+        "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }

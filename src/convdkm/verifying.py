@@ -12,6 +12,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from convdkm.config import RunConfig
+from convdkm.data.split_record import SplitRecord
 from convdkm.digests import check_digest
 from convdkm.errors import ConvDKMError, InvalidInputError
 from convdkm.folded.saving import load_predictor
@@ -19,7 +21,17 @@ from convdkm.rivals.kernels.store import MANIFEST, block_name, check_block
 from convdkm.tensor_file import key_of
 from convdkm.training.checkpoint import FILES as CHECKPOINT
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which, read_checkpoint
-from convdkm.training.run import CHECKPOINTS, CONFIG, ENVIRONMENT, METRICS, read_config, resumable
+from convdkm.training.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    ENVIRONMENT,
+    MARKER,
+    METRICS,
+    SPLIT,
+    read_config,
+    same_machine,
+)
+from convdkm.training.run import require_fit
 from convdkm.training.sinks import read_csv, read_layers
 
 State = Literal["ok", "readable", "no digest", "damaged"]
@@ -53,7 +65,7 @@ def verify(path: str | Path) -> Iterator[Finding]:
         InvalidInputError: it is none of these.
     """
     path = Path(path)
-    if (path / CONFIG).is_file() or (path / CHECKPOINTS).is_dir():
+    if any((path / name).exists() for name in (MARKER, CONFIG, CHECKPOINTS)):
         return _run(path)
     if (path / MANIFEST).is_file():
         return _kernel(path)
@@ -126,16 +138,17 @@ _FILES: dict[str, Callable[[Path], None]] = {
 
 def _run(folder: Path) -> Iterator[Finding]:
     found: dict[str, Checkpoint] = {}
-    config = None
+    config, wrong = None, ""
     try:
-        config = read_config(folder)
+        config, warning = read_config(folder)
+        wrong = warning or ""
     except ConvDKMError as error:
-        yield Finding(folder / CONFIG, "damaged", _line(error, folder / CONFIG))
+        wrong = _line(error, folder / CONFIG)
 
     def read(path: Path) -> None:
         checkpoint = read_checkpoint(path)
         if config is not None:
-            resumable(checkpoint, config, None)
+            require_fit(checkpoint, same_machine(config, checkpoint.description.get("config"))[0])
         found[path.stem] = checkpoint
 
     store = CheckpointStore(folder / CHECKPOINTS)
@@ -146,11 +159,14 @@ def _run(folder: Path) -> Iterator[Finding]:
     elif "last" not in present:
         checkpoints.append(Finding(store.path("last"), "damaged", "it is missing"))
     last = found.get("last")
-    if config is not None:
-        yield _text(folder / CONFIG, lambda _: _compared(config.model_dump(mode="json"), last))
+    if wrong or config is None:
+        yield Finding(folder / CONFIG, "damaged", wrong)
+    else:
+        yield _text(folder / CONFIG, lambda _: _compared(config, last))
     yield from checkpoints
     step = 0 if last is None else last.progress.step
     for name, look in (
+        (SPLIT, lambda path: _images(SplitRecord.read(path))),
         (ENVIRONMENT, lambda path: f"{len(_mapping(path))} entries"),
         (METRICS, lambda path: _of_step(_mapping(path), last)),
         ("steps.csv", lambda path: _steps(path, step)),
@@ -161,19 +177,23 @@ def _run(folder: Path) -> Iterator[Finding]:
             yield _text(folder / name, look)
 
 
-def _compared(settings: dict[str, dict[str, Any]], last: Checkpoint | None) -> str:
-    """Whether settings are those of a checkpoint: of training, ``resume`` may change some."""
-    before = {} if last is None else last.description.get("config", {})
-    changed = [
-        (section, f"{name} is {value!r}, and was {before[section][name]!r} at the last checkpoint")
-        for section, values in settings.items()
-        for name, value in values.items()
-        if section in before and before[section].get(name, value) != value
-    ]
-    wrong = [text for section, text in changed if section == "model"]
-    if wrong:
-        raise InvalidInputError("; ".join(wrong))
-    return "; ".join(text for _, text in changed)
+def _compared(config: RunConfig, last: Checkpoint | None) -> str:
+    """What differs from the settings of a checkpoint: ``resume`` may change some."""
+    trained = None if last is None else last.description.get("config")
+    _, another = same_machine(config, trained)
+    if another is not None:
+        raise InvalidInputError(another)
+    flat = RunConfig.of(trained).flat() if trained else config.flat()
+    return "; ".join(
+        f"{name} is {value!r}, and was {flat[name]!r} at the last checkpoint"
+        for name, value in config.flat().items()
+        if flat[name] != value
+    )
+
+
+def _images(split: SplitRecord | None) -> str:
+    parts = {} if split is None else split.parts
+    return f"{sum(map(len, parts.values()))} images"
 
 
 def _mapping(path: Path) -> dict[str, Any]:

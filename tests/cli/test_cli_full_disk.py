@@ -10,8 +10,7 @@ from cli_helpers import QUICK, TINY, call, fail, succeed
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from convdkm import tensor_file
-from convdkm.files import write_json, writing
+from convdkm import files, tensor_file
 from convdkm.training import tables
 from convdkm.training.run import Run
 
@@ -77,7 +76,8 @@ def test_the_first_checkpoint_that_cannot_be_written(arrays, tmp_path, monkeypat
     monkeypatch.setattr("convdkm.tensor_file.save_file", full)
     text = message("train", arrays, *OPTIONS, "-o", folder)
     assert "last.safetensors cannot be written" in text
-    assert "Nothing was saved before" in text
+    assert "Nothing of the run is saved; train again" in text
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("rows", [0, 5])
@@ -101,7 +101,7 @@ def test_a_table_that_cannot_be_written(arrays, whole, tmp_path, monkeypatch, ro
 def test_the_figures_of_the_end_that_cannot_be_written(arrays, whole, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr("convdkm.training.fit.write_json", failing_on("metrics.json"))
+        patched.setattr(files, "replacing", failing_on("metrics.json"))
         text = message("train", arrays, *OPTIONS, "-o", folder)
     assert "metrics.json cannot be written" in text
     assert "Saved so far is step 8" in text
@@ -109,14 +109,15 @@ def test_the_figures_of_the_end_that_cannot_be_written(arrays, whole, tmp_path, 
     assert figures(folder) == figures(whole)
 
 
-def failing_on(name):
-    def write(path, content):
-        if path.name == name:
-            with writing(path):
-                full()
-        write_json(path, content)
+def failing_on(name: str):
+    """:func:`convdkm.files.replacing` on a disk that is full when a file of that name comes."""
 
-    return write
+    def replacing(path, before=None):
+        with files.writing(path):
+            return full() if path.name == name else whole_files(path, before)
+
+    whole_files = files.replacing
+    return replacing
 
 
 @pytest.mark.parametrize("ending", ["safetensors", "pt2", "onnx"])

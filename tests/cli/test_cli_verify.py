@@ -13,7 +13,8 @@ from convdkm.rivals.kernels import NNGPKernel, plain
 from convdkm.rivals.kernels.store import KernelStore
 from damage import cut, flipped_bits, rewrite
 
-RUN = ("config.yaml", "environment.json", "metrics.json", "steps.csv", "epochs.csv", "layers.csv")
+TABLES = ("steps.csv", "epochs.csv", "layers.csv")
+RUN = ("config.yaml", "split.json", "environment.json", "metrics.json", *TABLES)
 CHECKPOINTS = tuple(f"checkpoints/{name}.safetensors" for name in ("last", "previous", "best"))
 
 
@@ -91,6 +92,8 @@ def test_tensors_that_are_missing(run):
         ("epochs.csv", "epoch,step\n1\n2,6\n", "line 2"),
         ("layers.csv", "epoch,layer,kl\n0,a,much\n", "much"),
         ("environment.json", "\x00", "damaged"),
+        ("split.json", '{"format": 1, "parts": {}}', "class_names"),
+        ("config.yaml", "", "is empty"),
     ],
 )
 def test_a_damaged_table_or_setting(run, name, content, words):
@@ -106,7 +109,9 @@ def test_settings_that_are_not_those_of_the_checkpoint(run):
     (run / "config.yaml").write_text(text.replace("nu: ", "nu: 1"))
     code, found = states(run)
     assert code == 1
-    assert found["config.yaml"].startswith("damaged (nu is ")
+    assert found["config.yaml"].startswith(
+        "damaged (config.yaml describes another machine than the checkpoint (nu)"
+    )
     (run / "config.yaml").write_text(text.replace("  epochs: 2", "  epochs: 3"))
     code, found = states(run)
     assert code == 0

@@ -18,10 +18,9 @@ from pydantic import ValidationError
 
 from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
-from convdkm.experiments.locking import locked
 from convdkm.experiments.planning import PlannedRun, Scale, Selection, difference, plan
 from convdkm.experiments.specification import METRICS, Part
-from convdkm.files import write_json
+from convdkm.files import locked, write_json
 
 RECORD, LOCK = "sweep.json", ".sweep.lock"
 OWN = (LOCK, "jobs")
@@ -107,7 +106,8 @@ class SweepFolder:
         """Keep other sweeps from working here, for as long as this one does."""
         return locked(
             self.path / LOCK,
-            f"another sweep is at work in {self.path}; wait for it, or choose another --output",
+            f"a sweep is being made in {self.path}",
+            "wait for it, or choose another --output",
         )
 
     def of(self, run: PlannedRun) -> Path:

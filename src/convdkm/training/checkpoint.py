@@ -124,8 +124,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read and check a checkpoint; raises :class:`CheckpointError` that says what is wrong."""
     if not path.is_file():
         raise CheckpointError(
-            f"there is no checkpoint {path}; a run that ended before its first one is started anew"
-            " with --overwrite"
+            f"there is no checkpoint {path}; a run that ended before its first one is begun by"
+            " convdkm resume"
         )
     tensors, description = FILES.read(path)
     wrong = wrong_kinds(description, KINDS) or wrong_kinds(
@@ -145,6 +145,14 @@ class CheckpointStore:
 
     def path(self, which: Which) -> Path:
         return self.folder / f"{which}.safetensors"
+
+    def names(self) -> list[Which]:
+        """The checkpoints that are there, the newest first; whether they are whole is not known."""
+        return [which for which in get_args(Which) if self.path(which).is_file()]
+
+    def readable(self) -> bool:
+        """Whether one of them can be read."""
+        return any(map(self._readable, self.names()))
 
     def save(self, checkpoint: Checkpoint, *, as_best: bool = False) -> None:
         """Write ``best``; or else ``last``, keeping the one before it."""
@@ -198,7 +206,7 @@ class CheckpointStore:
             else:
                 warning = "; ".join([*failures, "going back to the checkpoint before it"])
                 return found, warning if failures else None
-        others = [name for name in get_args(Which) if name not in tried and self._readable(name)]
+        others = [name for name in self.names() if name not in tried and self._readable(name)]
         if others:
             failures.append(
                 f"{' and '.join(others)} can be read: --checkpoint {others[0]} of the commands that"

@@ -29,16 +29,10 @@ from convdkm.training.checkpoint import (
     Which,
     load_optimiser_tensors,
 )
+from convdkm.training.folder import CHECKPOINTS, METRICS, read_config, same_machine
 from convdkm.training.instruments import IMAGES, at_a_time
 from convdkm.training.metrics import prediction_metrics
 from convdkm.training.world import find_device
-
-CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS = (
-    "config.yaml",
-    "environment.json",
-    "metrics.json",
-    "checkpoints",
-)
 
 
 @dataclass
@@ -87,15 +81,24 @@ class Run:
             model: the machine to load into, for runs of a machine of your own.
         """
         folder = Path(folder)
-        config = read_config(folder)
-        run, warning = CheckpointStore(folder / CHECKPOINTS).load(
-            checkpoint, lambda loaded: cls.of_checkpoint(config, loaded, model)
+        config, no_settings = read_config(folder)
+        (run, changed), warning = CheckpointStore(folder / CHECKPOINTS).load(
+            checkpoint, lambda loaded: cls._as_trained(config, loaded, model)
         )
-        run.metrics, damage = _read_metrics(folder / METRICS)
+        run.metrics, damage = _read_metrics(folder / METRICS, run.step, checkpoint)
         run.folder = folder
-        run.warning = "; ".join(text for text in (warning, damage) if text) or None
+        told = (warning, no_settings, changed, damage)
+        run.warning = "; ".join(text for text in told if text) or None
         run.to(_device_or_cpu(config.training.device if device is None else device, device is None))
         return run
+
+    @classmethod
+    def _as_trained(
+        cls, config: RunConfig, checkpoint: Checkpoint, model: DeepKernelMachine | None
+    ) -> tuple[Run, str | None]:
+        """A run with the machine of its checkpoint, and a warning if the settings have another."""
+        config, changed = same_machine(config, checkpoint.description.get("config"))
+        return cls.of_checkpoint(config, checkpoint, model), changed
 
     @classmethod
     def of_checkpoint(
@@ -214,24 +217,31 @@ class Run:
         return report_run(self, output, data, images)
 
 
-def resumable(
-    checkpoint: Checkpoint, config: RunConfig, model: DeepKernelMachine | None
-) -> Checkpoint:
-    """The checkpoint, if training can go on from it; tried before anything slow is done."""
-    if model is not None or not checkpoint.value("own_model"):
-        run = Run.of_checkpoint(config, checkpoint, model)
-        with checkpoint.fitting():
-            optimiser = torch.optim.Adam(run.model.parameters())
-            load_optimiser_tensors(optimiser, checkpoint.part("optimiser"))
-    return checkpoint
+def load_to_go_on(
+    store: CheckpointStore, config: RunConfig, model: DeepKernelMachine | None
+) -> tuple[Checkpoint, str | None]:
+    """The last checkpoint that training can go on from, tried before anything slow is done.
+
+    And a warning where it is not the last.
+    """
+
+    def tried(checkpoint: Checkpoint) -> Checkpoint:
+        require_fit(checkpoint, config, model)
+        return checkpoint
+
+    return store.load(use=tried)
 
 
-def read_config(folder: Path) -> RunConfig:
-    """The configuration of the run in ``folder``."""
-    if not (folder / CONFIG).is_file():
-        reason = "has no " + CONFIG if folder.is_dir() else "does not exist"
-        raise InvalidInputError(f"{folder} is not the folder of a run: it {reason}")
-    return RunConfig.from_file(folder / CONFIG)
+def require_fit(
+    checkpoint: Checkpoint, config: RunConfig, model: DeepKernelMachine | None = None
+) -> None:
+    """Raise unless a checkpoint has all that the machine of the settings and its optimiser need."""
+    if model is None and checkpoint.value("own_model"):
+        return  # a machine that the settings do not describe
+    run = Run.of_checkpoint(config, checkpoint, model)
+    with checkpoint.fitting():
+        optimiser = torch.optim.Adam(run.model.parameters())
+        load_optimiser_tensors(optimiser, checkpoint.part("optimiser"))
 
 
 def dtype_of(config: RunConfig) -> torch.dtype:
@@ -261,7 +271,7 @@ def _device_or_cpu(name: str, fall_back: bool) -> torch.device:
         return torch.device("cpu")
 
 
-def _read_metrics(path: Path) -> tuple[dict[str, float], str | None]:
+def _read_metrics(path: Path, step: int, which: Which) -> tuple[dict[str, float], str | None]:
     """The final figures of a run, none if it has none yet; and what is wrong with the file."""
     if not path.is_file():
         return {}, None
@@ -271,4 +281,7 @@ def _read_metrics(path: Path) -> tuple[dict[str, float], str | None]:
         return {}, f"{path} is damaged ({error}); the run's final figures are left out"
     if not isinstance(content, dict):
         return {}, f"{path} does not hold the figures of a run; they are left out"
+    if which == "last" and content.get("steps", step) != step:
+        made = f"{path} has the figures after step {content['steps']}"
+        return {}, f"{made}, and the checkpoint that was read is of step {step}; they are left out"
     return content, None

@@ -10,11 +10,10 @@ from pathlib import Path
 from convdkm.errors import CannotWriteError
 from convdkm.files import NO_ROOM
 from convdkm.training.checkpoint import CheckpointError, CheckpointStore
-from convdkm.training.run import CHECKPOINTS
 
 
 @contextmanager
-def saying_what_is_saved(folder: str | Path | None) -> Iterator[None]:
+def saying_what_is_saved(folder: Path, store: CheckpointStore) -> Iterator[None]:
     """Let an error of writing say what of the run in ``folder`` is saved, and how to go on.
 
     Nothing more is saved then: a checkpoint of the moment would be ahead of the run's tables, from
@@ -23,16 +22,16 @@ def saying_what_is_saved(folder: str | Path | None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if folder is None or not (isinstance(error, CannotWriteError) or error.errno in NO_ROOM):
+        if not (isinstance(error, CannotWriteError) or error.errno in NO_ROOM):
             raise
-        raise CannotWriteError(f"{error}. {_what_is_saved(Path(folder))}") from error
+        raise CannotWriteError(f"{error}. {_what_is_saved(folder, store)}") from error
 
 
-def _what_is_saved(folder: Path) -> str:
+def _what_is_saved(folder: Path, store: CheckpointStore) -> str:
     try:
-        checkpoint, _ = CheckpointStore(folder / CHECKPOINTS).load()
+        checkpoint, _ = store.load()
     except CheckpointError:
-        return "Nothing was saved before. When it can be, train again (with --overwrite)"
+        return "Nothing of the run is saved; train again when it can be"
     return (
         f"Saved so far is step {checkpoint.progress.step}, in {checkpoint.source}. When the folder"
         f" can be written to, go on with\n  convdkm resume {shlex.quote(str(folder))}"
