@@ -35,7 +35,7 @@ from convdkm.training.folder import (
 from convdkm.training.log import LogSink
 from convdkm.training.loop import Trainer
 from convdkm.training.memory import Demand, Estimate, estimate
-from convdkm.training.run import Run, class_metrics, dtype_of
+from convdkm.training.run import Run, class_metrics, dtype_of, load_to_go_on
 from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
 from convdkm.training.sources import as_dataset, drawn, kept
 from convdkm.training.world import ProcessLostError, World, find_device, joined_world
@@ -129,7 +129,7 @@ def resume(
     ):
         store = CheckpointStore(folder / CHECKPOINTS)
         begun = bool(store.names()) or not is_run(folder)
-        checkpoint, warning = store.load() if begun else (None, None)
+        checkpoint, warning = load_to_go_on(store, config, model) if begun else (None, None)
         session = Session(
             config,
             dataset,
@@ -208,7 +208,7 @@ class Session:
                     self.tell(f"{why}; whitening 'standardise' does not")
             whitening.fit(dataset.train_images)
         else:
-            whitening.load_state_dict(checkpoint.part("whitening"))
+            checkpoint.load_into(whitening, "whitening")
         whitening.to(device)
         model = self._initialised(model, whitening, checkpoint).to(device)
         tune(model, config.training, self.tell)
@@ -229,7 +229,7 @@ class Session:
         )
         if checkpoint is None and writer is not None and (text := writer.begin(config, images)):
             self.tell(text, "info")
-        step = int(checkpoint.description["progress"]["step"]) if checkpoint else 0
+        step = checkpoint.progress.step if checkpoint else 0
         self.sinks += self._file_sinks(step)
         self.trainer = Trainer(
             model,
@@ -285,7 +285,7 @@ class Session:
         return self.result
 
     def _check(self, checkpoint: Checkpoint | None, model: DeepKernelMachine | None) -> None:
-        if checkpoint is not None and checkpoint.description["own_model"] and model is None:
+        if checkpoint is not None and checkpoint.value("own_model") and model is None:
             raise InvalidInputError(
                 "this run trains a machine of your own; resume it in Python, with"
                 " resume(folder, model=…)"
@@ -293,17 +293,17 @@ class Session:
 
     def _check_unchanged(self, checkpoint: Checkpoint) -> None:
         """Raise if the data is not that of the run."""
-        data, before = self.dataset, checkpoint.description
+        data = self.dataset
         now = {
             "num_data": len(data.train_images),
             "class_names": list(data.class_names),
             "image_shape": list(data.train_images.shape[1:]),
         }
         for name, value in now.items():
-            if before[name] != value:
+            if (before := checkpoint.value(name)) != value:
                 raise InvalidInputError(
                     f"the data is not what this run was trained on: {name} is {value}, and was"
-                    f" {before[name]}"
+                    f" {before}"
                 )
 
     def _initialised(
@@ -321,7 +321,7 @@ class Session:
                 self._foresee(model, resumed=checkpoint is not None)
             if checkpoint is not None:
                 # Now, since some parameters have no shape before, and the optimiser needs them all.
-                model.load_state_dict(checkpoint.part("model"))
+                checkpoint.load_into(model, "model")
                 return model
             count = min(config.data.inducing_images, len(data.train_images))
             some = replace(

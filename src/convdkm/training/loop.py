@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from convdkm.training.batches import Batches, seed_of
 from convdkm.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
+    Progress,
     load_optimiser_tensors,
     optimiser_tensors,
 )
@@ -38,27 +39,6 @@ Evaluate = Callable[[], dict[str, float]]
 
 class TrainingFailedError(ConvDKMError, ArithmeticError):
     """Too many steps in a row could not be taken."""
-
-
-@dataclass
-class Progress:
-    """How far training has come: all that a checkpoint needs besides tensors.
-
-    Attributes:
-        step: steps done.
-        seconds: time spent so far, over all parts of the run.
-        caution: what the learning rate is multiplied by after failed steps; 1 normally.
-        sums: of the epoch under way, weighted by images.
-        best: the best score of an epoch so far; higher is better.
-        interrupted: whether the user stopped it.
-    """
-
-    step: int = 0
-    seconds: float = 0.0
-    caution: float = 1.0
-    sums: dict[str, float] = field(default_factory=dict)
-    best: float | None = None
-    interrupted: bool = False
 
 
 class Trainer:
@@ -109,9 +89,10 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
-        self.model.load_state_dict(checkpoint.part("model"))
-        load_optimiser_tensors(self.optimiser, checkpoint.part("optimiser"))
-        self.progress = Progress(**checkpoint.description["progress"])
+        checkpoint.load_into(self.model, "model")
+        with checkpoint.fitting():
+            load_optimiser_tensors(self.optimiser, checkpoint.part("optimiser"))
+        self.progress = checkpoint.progress
         self.progress.interrupted = False
 
     def run(self, info: RunInfo | None = None) -> Progress:
