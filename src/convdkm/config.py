@@ -191,7 +191,7 @@ class ModelConfig(Section):
     top: Top = Field("gap", description="top layer")
     likelihood: LikelihoodName = Field("categorical", description="of the labels")
     expectation: Expectation = Field(
-        "monte-carlo", description="fresh random samples, or fixed quasi-random nodes"
+        "monte-carlo", description="fresh random samples, or the nodes of an integral"
     )
     samples: PositiveInt | None = Field(
         None, description="number of samples or nodes; 1000 or 64 by default"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import platform
@@ -13,24 +14,52 @@ from datetime import datetime
 from pathlib import Path
 from typing import IO, Any
 
-from convdkm.errors import InvalidInputError
+from convdkm.errors import CannotWriteError, ConvDKMError, InvalidInputError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+"""Numbers of the errors of a disk that is full, or of a quota that is used up."""
+
+_CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def writing(path: Path) -> Iterator[None]:
+    """Whatever keeps ``path`` from being written is a :class:`~convdkm.errors.CannotWriteError`."""
+    try:
+        yield
+    except ConvDKMError:
+        raise
+    except OSError as error:
+        reason = f"{path} cannot be written: {error.strerror or error}"
+        if error.errno in NO_ROOM:
+            reason += "; free some space"
+        elif error.errno in _CLOSED:
+            reason += "; choose a place that can be written to"
+        raise CannotWriteError(reason) from error
+
+
+@contextmanager
+def replacing(path: Path, before: Callable[[], None] | None = None) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; it takes the place of ``path`` at the end.
 
     The old file stays until the new one is on disk, whatever happens in between.
+
+    Args:
+        path: of the file.
+        before: called when the new file is on disk, before it takes the place of the old one.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        yield temporary
-        flush_to_disk(temporary)
-        os.replace(temporary, path)
-        flush_to_disk(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield temporary
+            flush_to_disk(temporary)
+            if before is not None:
+                before()
+            os.replace(temporary, path)
+            flush_to_disk(path.parent)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def flush_to_disk(path: Path) -> None:

@@ -187,7 +187,10 @@ def test_scoring_stops_within_a_batch_and_is_made_up_for(often, tmp_path, moment
     assert not (folder / "metrics.json").exists()
     again = MemorySink()
     resume(folder, sinks=[again], stop=lambda: len(again.work) > 1)  # stopped there once more
-    resume(folder)
+    assert again.infos[0].first_step == stopped.step
+    assert not again.steps
+    resume(folder, sinks=[again])
+    assert {level for level, _ in again.messages} == {"info"}
     require_same(folder, often)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 
 
@@ -11,7 +12,14 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows no ν shows a question mark, and the run goes on.
         getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
+    threading.excepthook = _of_thread
     sys.exit(run(sys.argv[1:]))
+
+
+def _of_thread(failure: threading.ExceptHookArgs) -> None:
+    """What a thread could not write, such as TensorBoard's, is said by whoever waits for it."""
+    if not isinstance(failure.exc_value, OSError):
+        threading.__excepthook__(failure)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -15,6 +15,7 @@ from convdkm.cli.report_command import report
 from convdkm.cli.show_command import show
 from convdkm.cli.sweep import sweep
 from convdkm.cli.tables import tables
+from convdkm.cli.verify import verify
 
 
 def _version(wanted: bool) -> None:
@@ -210,7 +211,7 @@ def export(
         bool,
         typer.Option(
             "--deterministic",
-            help="running averages for statistics of the batch, fixed nodes for samples",
+            help="running averages for statistics of the batch, an integral for samples",
         ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,
@@ -363,7 +364,7 @@ def build_app(*, options: bool = True) -> typer.Typer:
     app = _typer()
     app.callback(cls=Group, invoke_without_command=True)(root)
     app.command(cls=Command)(with_options(train) if options else without_options(train))
-    using = (resume, evaluate, predict, export, show, report, presets, bench)
+    using = (resume, evaluate, predict, export, show, report, verify, presets, bench)
     for command in (*using, sweep, tables, compare):
         app.command(cls=Command)(command)
     sets = _typer()

@@ -76,6 +76,7 @@ def gather(
     else:
         found = examine(run, record, load=load, deep=deep, tell=tell)
         if run.warning is not None:
+            tell(f"warning: {run.warning}")
             found.missing.append(f"{run.warning}.")
     if not record.has_curves:
         found.missing.append(f"No learning curves: {folder} holds no record of a step.")

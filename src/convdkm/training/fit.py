@@ -21,7 +21,7 @@ from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset
 from convdkm.training.batches import Batches, seed_of
 from convdkm.training.build import build_model, settled, tune
-from convdkm.training.checkpoint import Checkpoint, CheckpointStore
+from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Progress
 from convdkm.training.folder import (
     CHECKPOINTS,
     CONFIG,
@@ -35,7 +35,7 @@ from convdkm.training.folder import (
 from convdkm.training.log import LogSink
 from convdkm.training.loop import Trainer
 from convdkm.training.memory import Demand, Estimate, estimate
-from convdkm.training.run import Run, dtype_of
+from convdkm.training.run import Run, dtype_of, load_to_go_on
 from convdkm.training.scoring import Scorer, ScoringStoppedError
 from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
 from convdkm.training.sources import as_dataset, drawn, kept
@@ -131,7 +131,7 @@ def resume(
     ):
         store = CheckpointStore(folder / CHECKPOINTS)
         begun = bool(store.names()) or not is_run(folder)
-        checkpoint, warning = store.load() if begun else (None, None)
+        checkpoint, warning = load_to_go_on(store, config, model) if begun else (None, None)
         session = Session(
             config,
             dataset,
@@ -210,7 +210,7 @@ class Session:
                 self.tell(f"fitting ZCA to {len(dataset.train_images):,} images", "info")
             whitening.fit(dataset.train_images)
         else:
-            whitening.load_state_dict(checkpoint.part("whitening"))
+            checkpoint.load_into(whitening, "whitening")
         whitening.to(device)
         model = self._initialised(model, whitening, checkpoint).to(device)
         tune(model, config.training, self.tell)
@@ -231,7 +231,7 @@ class Session:
         )
         if checkpoint is None and writer is not None and (text := writer.begin(config, images)):
             self.tell(text, "info")
-        self.sinks += self._file_sinks({} if checkpoint is None else checkpoint.description)
+        self.sinks += self._file_sinks(Progress() if checkpoint is None else checkpoint.progress)
         self.trainer = Trainer(
             model,
             self.batches,
@@ -301,7 +301,7 @@ class Session:
         return self.result
 
     def _check(self, checkpoint: Checkpoint | None, model: DeepKernelMachine | None) -> None:
-        if checkpoint is not None and checkpoint.description["own_model"] and model is None:
+        if checkpoint is not None and checkpoint.value("own_model") and model is None:
             raise InvalidInputError(
                 "this run trains a machine of your own; resume it in Python, with"
                 " resume(folder, model=…)"
@@ -309,17 +309,17 @@ class Session:
 
     def _check_unchanged(self, checkpoint: Checkpoint) -> None:
         """Raise if the data is not that of the run."""
-        data, before = self.dataset, checkpoint.description
+        data = self.dataset
         now = {
             "num_data": len(data.train_images),
             "class_names": list(data.class_names),
             "image_shape": list(data.train_images.shape[1:]),
         }
         for name, value in now.items():
-            if before[name] != value:
+            if (before := checkpoint.value(name)) != value:
                 raise InvalidInputError(
                     f"the data is not what this run was trained on: {name} is {value}, and was"
-                    f" {before[name]}"
+                    f" {before}"
                 )
 
     def _initialised(
@@ -337,7 +337,7 @@ class Session:
                 self._foresee(model, resumed=checkpoint is not None)
             if checkpoint is not None:
                 # Now, since some parameters have no shape before, and the optimiser needs them all.
-                model.load_state_dict(checkpoint.part("model"))
+                checkpoint.load_into(model, "model")
                 return model
             count = min(config.data.inducing_images, len(data.train_images))
             some = replace(
@@ -366,11 +366,10 @@ class Session:
         if self.memory is not None and self.memory.warning is not None:
             self.tell(self.memory.warning)
 
-    def _file_sinks(self, before: dict[str, Any]) -> list[Sink]:
+    def _file_sinks(self, before: Progress) -> list[Sink]:
         if self.folder is None or not self.world.leads:
             return []
-        progress = before.get("progress", {})
-        step, ends = int(progress.get("step", 0)), progress.get("ending") is None
+        step, ends = before.step, before.ending is None
         table = CsvSink(self.folder, keep_through_step=step, ends_epoch=ends)
         sinks: list[Sink] = [table, LogSink(self.folder)]
         if find_spec("tensorboard") is not None:

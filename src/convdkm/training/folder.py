@@ -17,6 +17,7 @@ from convdkm.errors import ConvDKMError, InvalidInputError
 from convdkm.files import holder, locked, write_json, write_text
 from convdkm.training.checkpoint import CheckpointStore
 from convdkm.training.environment import environment
+from convdkm.training.unwritten import saying_what_is_saved
 
 if TYPE_CHECKING:
     from convdkm.training.sources import RunImages
@@ -66,8 +67,8 @@ def read_config(folder: Path) -> tuple[RunConfig, str | None]:
     checkpoint, warning = store.load(store.names()[0])
     reason = "is empty" if path.is_file() else "is missing"
     found = f"{path} {reason}; the settings are those of the checkpoint at step"
-    found += f" {checkpoint.description['progress']['step']}"
-    config = RunConfig.of(checkpoint.description["config"], str(store.folder))
+    found += f" {checkpoint.progress.step}"
+    config = RunConfig.of(checkpoint.value("config"), str(store.folder))
     return config, "; ".join(text for text in (warning, found) if text)
 
 
@@ -124,14 +125,15 @@ def writing(folder: Path, *, overwrite: bool = False, resuming: bool = False) ->
 
     Raises:
         InvalidInputError: the folder is in use, or holds something else.
+        CannotWriteError: a file cannot be written; it says what of the run is saved.
     """
     if not resuming:
         _require_free(folder, overwrite)
     made = not folder.exists()
     taken = f"the run in {folder} is being written"
     advice = "wait until it is done, or stop it first"
-    with locked(folder / MARKER, taken, advice):
-        begun = CheckpointStore(folder / CHECKPOINTS)
+    begun = CheckpointStore(folder / CHECKPOINTS)
+    with saying_what_is_saved(folder, begun), locked(folder / MARKER, taken, advice):
         if not resuming and not overwrite and begun.names():
             _require_free(folder, overwrite)  # another process was quicker
         for leftover in _leftovers(folder):
@@ -143,6 +145,8 @@ def writing(folder: Path, *, overwrite: bool = False, resuming: bool = False) ->
             if fresh and not resuming and not begun.names():
                 for path in (*written(folder), folder / MARKER):
                     path.unlink(missing_ok=True)
+                for name in _FOLDERS:
+                    _remove_if_empty(folder / name)
                 if made:
                     _remove_if_empty(folder)
             raise

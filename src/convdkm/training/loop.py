@@ -6,6 +6,7 @@ batch, together they make the step that one process would make, and the first wr
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -22,12 +23,12 @@ from convdkm.training.batches import Batches, seed_of
 from convdkm.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
+    Progress,
     load_optimiser_tensors,
     optimiser_tensors,
 )
 from convdkm.training.instruments import IMAGES, at_a_time, layer_values
 from convdkm.training.passes import Figures, Passes
-from convdkm.training.progress import Clock, Progress
 from convdkm.training.schedule import learning_rate
 from convdkm.training.scoring import ScoringStoppedError
 from convdkm.training.sinks import EpochRecord, LayersRecord, RunInfo, Sink, Sinks, StepRecord
@@ -91,9 +92,10 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
-        self.model.load_state_dict(checkpoint.part("model"))
-        load_optimiser_tensors(self.optimiser, checkpoint.part("optimiser"))
-        self.progress = Progress(**checkpoint.description["progress"])
+        checkpoint.load_into(self.model, "model")
+        with checkpoint.fitting():
+            load_optimiser_tensors(self.optimiser, checkpoint.part("optimiser"))
+        self.progress = checkpoint.progress
         self.progress.interrupted = False
 
     def run(self, info: RunInfo | None = None) -> Progress:
@@ -144,7 +146,7 @@ class Trainer:
                 ends = self._ends_epoch(progress.step)
                 if ends:
                     progress.ending = {
-                        "rate": rate,
+                        "values": {"learning_rate": rate},
                         "divergences": figures.divergences,
                         "gradients": dict(figures.gradients),
                     }
@@ -293,7 +295,7 @@ class Trainer:
             self.save()
             return False
         progress.sums, progress.ending = {}, None
-        values |= {"learning_rate": ending["rate"], "seconds": progress.seconds}
+        values |= {**ending["values"], "seconds": progress.seconds}
         best = self.score in values and (
             progress.best is None or values[self.score] > progress.best
         )
@@ -375,3 +377,14 @@ class Trainer:
         """Write a checkpoint: the last one, or the best."""
         if self.store is not None and self.world.leads:
             self.store.save(self.checkpoint(), as_best=as_best)
+
+
+class Clock:
+    """Seconds since it was made, on top of those before."""
+
+    def __init__(self, before: float) -> None:
+        self._start = time.perf_counter() - before
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start

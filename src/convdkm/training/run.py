@@ -23,7 +23,12 @@ from convdkm.model import DeepKernelMachine
 from convdkm.prediction import ClassPrediction
 from convdkm.training.batches import chosen_once, seed_of
 from convdkm.training.build import build_model
-from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which
+from convdkm.training.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    Which,
+    load_optimiser_tensors,
+)
 from convdkm.training.folder import CHECKPOINTS, METRICS, read_config, same_machine
 from convdkm.training.instruments import IMAGES, at_a_time
 from convdkm.training.metrics import prediction_metrics
@@ -79,9 +84,9 @@ class Run:
         """
         folder = Path(folder)
         config, no_settings = read_config(folder)
-        loaded, warning = CheckpointStore(folder / CHECKPOINTS).load(checkpoint)
-        config, changed = same_machine(config, loaded.description.get("config"))
-        run = cls.of_checkpoint(config, loaded, model)
+        (run, changed), warning = CheckpointStore(folder / CHECKPOINTS).load(
+            checkpoint, lambda loaded: cls._as_trained(config, loaded, model)
+        )
         run.metrics, damage = _read_metrics(folder / METRICS, run.step, checkpoint)
         run.folder = folder
         told = (warning, no_settings, changed, damage)
@@ -90,25 +95,34 @@ class Run:
         return run
 
     @classmethod
+    def _as_trained(
+        cls, config: RunConfig, checkpoint: Checkpoint, model: DeepKernelMachine | None
+    ) -> tuple[Run, str | None]:
+        """A run with the machine of its checkpoint, and a warning if the settings have another."""
+        config, changed = same_machine(config, checkpoint.description.get("config"))
+        return cls.of_checkpoint(config, checkpoint, model), changed
+
+    @classmethod
     def of_checkpoint(
         cls, config: RunConfig, checkpoint: Checkpoint, model: DeepKernelMachine | None = None
     ) -> Run:
         """The machine that a checkpoint holds."""
-        description = checkpoint.description
-        shape = tuple(description["image_shape"])
-        names = tuple(description["class_names"])
-        if description["own_model"] and model is None:
+        shape, names = (
+            tuple(checkpoint.value("image_shape")),
+            tuple(checkpoint.value("class_names")),
+        )
+        if checkpoint.value("own_model") and model is None:
             raise InvalidInputError(
                 "this run trained a machine of your own, which its settings do not describe; pass"
                 " one of the same shape: Run.open(folder, model=…)"
             )
         if model is None:
-            model = build_model(config.model, shape[0], len(names), dtype_of(config))
-        model.load_state_dict(checkpoint.part("model"))
+            with checkpoint.fitting():
+                model = build_model(config.model, shape[0], len(names), dtype_of(config))
+        checkpoint.load_into(model, "model")
         whitening = make_whitening(config.data.whitening, config.data.zca_epsilon)
-        whitening.load_state_dict(checkpoint.part("whitening"))
-        step = int(description["progress"]["step"])
-        return cls(config, model.eval(), whitening, names, shape, step=step)
+        checkpoint.load_into(whitening, "whitening")
+        return cls(config, model.eval(), whitening, names, shape, step=checkpoint.progress.step)
 
     def to(self, device: torch.device) -> Run:
         """Move the machine to a device; returns itself."""
@@ -204,6 +218,33 @@ class Run:
         from convdkm.report.write import report_run
 
         return report_run(self, output, data, images)
+
+
+def load_to_go_on(
+    store: CheckpointStore, config: RunConfig, model: DeepKernelMachine | None
+) -> tuple[Checkpoint, str | None]:
+    """The last checkpoint that training can go on from, tried before anything slow is done.
+
+    And a warning where it is not the last.
+    """
+
+    def tried(checkpoint: Checkpoint) -> Checkpoint:
+        require_fit(checkpoint, config, model)
+        return checkpoint
+
+    return store.load(use=tried)
+
+
+def require_fit(
+    checkpoint: Checkpoint, config: RunConfig, model: DeepKernelMachine | None = None
+) -> None:
+    """Raise unless a checkpoint has all that the machine of the settings and its optimiser need."""
+    if model is None and checkpoint.value("own_model"):
+        return  # a machine that the settings do not describe
+    run = Run.of_checkpoint(config, checkpoint, model)
+    with checkpoint.fitting():
+        optimiser = torch.optim.Adam(run.model.parameters())
+        load_optimiser_tensors(optimiser, checkpoint.part("optimiser"))
 
 
 def dtype_of(config: RunConfig) -> torch.dtype:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError
+from convdkm.files import writing
 from convdkm.training.tables import Table, read_table
 
 if TYPE_CHECKING:
@@ -262,7 +263,8 @@ class TensorBoardSink(Sink):
             ) from error
         purge = None if keep_through_step is None else keep_through_step + 1
         self._every = every_steps
-        self._writer = SummaryWriter(str(folder), purge_step=purge)
+        with writing(Path(folder)):
+            self._writer = SummaryWriter(str(folder), purge_step=purge)
 
     def start(self, info: RunInfo) -> None:
         rows = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,9 +13,9 @@ from convdkm.choices import WhiteningChoice
 from convdkm.data import Dataset, load
 from convdkm.data.whitening import make_whitening
 from convdkm.errors import InvalidInputError
-from convdkm.files import replacing
 from convdkm.presets import preset
 from convdkm.rivals.comparison.folder import Scale
+from convdkm.tensor_file import save_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,10 +29,7 @@ class Split:
 
     def save(self, path: Path) -> None:
         """Write a file that is whole or not there."""
-        from safetensors.torch import save_file
-
-        with replacing(path) as temporary:
-            save_file({name: each.contiguous() for name, each in asdict(self).items()}, temporary)
+        save_tensors(path, vars(self), {})
 
     @classmethod
     def read(cls, path: Path) -> Split:
