@@ -336,14 +336,14 @@ def test_a_second_ctrl_c_insists_but_an_echo_does_not(monkeypatch, capfd):
     assert capfd.readouterr().err == "\nstopping\n"
 
 
-def test_until_it_is_asked_the_first_ctrl_c_insists(capfd):
+def test_until_there_is_something_to_lose_the_first_ctrl_c_insists(capfd):
     with Interrupt("stopping", too_early="too early") as interrupt:
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
         assert interrupt.exit_code == 143
     assert capfd.readouterr().err == "\ntoo early\n"
     with Interrupt("stopping", too_early="too early") as interrupt:
-        assert not interrupt()
+        interrupt.begin()
         signal.raise_signal(signal.SIGINT)
         assert interrupt()
         assert signal.set_wakeup_fd(-1) == -1

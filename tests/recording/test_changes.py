@@ -105,7 +105,7 @@ IN_PLACE = {
         model.body.relu, "weight_variance", Positive("w", 2.0, learn=True)
     ),
     "no inner module": lambda model: setattr(model.body.relu, "weight_variance", None),
-    "likelihood": lambda model: setattr(model, "likelihood", dkm.Categorical(3, samples=8)),
+    "likelihood": lambda model: setattr(model, "likelihood", dkm.Gaussian(3, classes=True)),
     "hook": lambda model: model.body.relu.weight_variance.register_forward_hook(
         lambda layer, given, result: 2 * result
     ),

@@ -23,9 +23,9 @@ class Interrupt:
 
     Args:
         message: what standard error is told at once, since a step may take a while.
-        too_early: if given, then until it is first asked, by calling it, there is nothing to be
-            polite about: a signal ends the program with these words, though it be in the middle of
-            a long function that is not Python's, such as the eigenvectors of a matrix.
+        too_early: if given, then until :meth:`begin` there is nothing to be polite about: a signal
+            ends the program with these words, though it be in the middle of a long function that is
+            not Python's, such as the eigenvectors of a matrix.
     """
 
     def __init__(self, message: str = "", *, too_early: str | None = None) -> None:
@@ -38,9 +38,12 @@ class Interrupt:
         self._ears: tuple[int, int] | None = None
 
     def __call__(self) -> bool:
+        return self.asked
+
+    def begin(self) -> None:
+        """Be polite from now on: there is something to lose."""
         self._too_early = None
         self._stop_listening()
-        return self.asked
 
     @property
     def exit_code(self) -> int:

@@ -96,14 +96,16 @@ def _final_metrics(folder: Path, settings: RunConfig) -> dict[str, Any]:
 
 def _follow(start: Callable[..., Any], folder: Path, *, quiet: bool, **more: Any) -> None:
     """Train under the eyes of the user; the last line printed is the folder."""
-    from convdkm.cli.quiet import WarningSink
+    from convdkm.cli.quiet import BeginningSink, WarningSink
     from convdkm.training.view import TerminalSink
 
     sink = WarningSink() if quiet else TerminalSink(console())
     leads = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started
-    with Interrupt(STOPPING if leads else "", too_early=TOO_EARLY if leads else "") as interrupt:
+    # The others are told by torchrun that the first has ended.
+    with Interrupt(STOPPING, too_early=TOO_EARLY) if leads else Interrupt() as interrupt:
         try:
-            run = start(sinks=[sink], stop=interrupt, **more)
+            sinks = [sink, BeginningSink(interrupt.begin)]
+            run = start(sinks=sinks, stop=interrupt, **more)
         except KeyboardInterrupt:
             if leads and (folder / "checkpoints").is_dir():
                 _say_how_to_go_on("Stopped at once", folder)

@@ -67,7 +67,7 @@ def fit(
         overwrite: replace a run that is in the folder.
         sinks: where else records go, such as :class:`~convdkm.training.TerminalSink`.
         stop: asked after every step, and after every batch that is scored, whether to stop there;
-            the run can be resumed. It is asked once before the first step, too, to no effect.
+            the run can be resumed.
         options: any option of :class:`~convdkm.config.RunConfig`, such as ``epochs=3``.
 
     Returns:
@@ -276,8 +276,6 @@ class Session:
             (self.folder / METRICS).unlink(missing_ok=True)  # of a shorter run
         if self.world.size > 1:
             detail["processes"] = str(self.world.size)
-        if trainer.stop is not None:
-            trainer.stop()  # who is asked knows that there is something to lose from now on
         try:
             with trainer.sinks:
                 progress = trainer.run(trainer.info(config.data.dataset, **detail))
