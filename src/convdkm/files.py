@@ -1,13 +1,23 @@
-"""Files that are whole or not there: written beside their place, then moved into it."""
+"""Files that are whole or not there: written beside their place, then moved into it.
+
+And files that others wrote: only regular ones are opened, since a pipe would keep a reader waiting.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from convdkm.errors import InvalidInputError
+from convdkm.text import writable
+
+MOST_DIGITS = 300
+"""Of an integer in JSON: more than any count has, and few enough for a float."""
 
 
 @contextmanager
@@ -20,11 +30,16 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         yield temporary
-        flush_to_disk(temporary)
-        os.replace(temporary, path)
-        flush_to_disk(path.parent)
+        move_into_place(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def move_into_place(temporary: Path, path: Path) -> None:
+    """Let a file that is complete take the place of ``path``."""
+    flush_to_disk(temporary)
+    os.replace(temporary, path)
+    flush_to_disk(path.parent)
 
 
 def flush_to_disk(path: Path) -> None:
@@ -39,12 +54,63 @@ def flush_to_disk(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, atomically."""
+    r"""Write a text file, atomically; stray bytes of names as ``\udcff``, which JSON reads back."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file, atomically; what JSON cannot hold is written as text."""
     default: Callable[[Any], str] = str
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, default=default) + "\n")
+
+
+def require_regular(path: Path) -> None:
+    """Raise if something is there that is no regular file: a pipe, a device, a folder."""
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+        kind = "a folder" if path.is_dir() else "a pipe, a device or a socket"
+        raise InvalidInputError(f"{path} is {kind}, not a regular file")
+
+
+def read_text(path: Path) -> str:
+    """The text of a regular file."""
+    require_regular(path)
+    return path.read_text(encoding="utf-8")
+
+
+def parse_json(text: str) -> Any:
+    """The value that JSON describes; :class:`json.JSONDecodeError` also where it is too deep."""
+    try:
+        return json.loads(text, parse_int=_integer)
+    except RecursionError:
+        raise json.JSONDecodeError("nested too deeply", "", 0) from None
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise json.JSONDecodeError(f"a number of {len(digits):,} digits", "", 0)
+    return int(digits)
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file; :class:`OSError` or :class:`ValueError` where there is none."""
+    return parse_json(read_text(path))
+
+
+def read_mapping(path: Path) -> dict[str, Any] | None:
+    """The mapping of a JSON file; None where it is absent or damaged."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+@contextmanager
+def plain_path(path: Path) -> Iterator[Path]:
+    """The path of a file to read, for libraries that take none but UTF-8."""
+    if writable(str(path)):
+        yield path
+        return
+    with path.open("rb") as file:
+        yield Path(f"/dev/fd/{file.fileno()}")

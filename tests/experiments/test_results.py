@@ -10,9 +10,10 @@ from sweep_folders import SMALL, finish, planned
 from convdkm.errors import InvalidInputError
 from convdkm.experiments.planning import Scale
 from convdkm.experiments.rendering.comma import comma_separated
-from convdkm.experiments.rendering.latex import escaped, latex
+from convdkm.experiments.rendering.latex import latex
 from convdkm.experiments.rendering.markdown import markdown
 from convdkm.experiments.results import Results
+from convdkm.text import in_latex
 
 SPREAD = (-0.001, 0.0, 0.0005, 0.0015)
 
@@ -67,7 +68,7 @@ def test_latex(likelihood):
         line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line
     ]
     assert {line.count("&") for line in rows} == {3}
-    assert escaped("50% of a_b & ν") == r"50\% of a\_b \& $\nu$"
+    assert in_latex("50% of a_b & ν") == r"50\% of a\_b \& $\nu$"
 
 
 def test_comma_separated(likelihood):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Sequence
+
+from convdkm.text import legible, written_anyhow
 
 
 def main() -> None:
     """Run the command line and end the program with its exit code."""
+    codecs.register_error("convdkm", written_anyhow)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows no ν shows a question mark, and the run goes on.
-        getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
+        getattr(stream, "reconfigure", lambda **_: None)(errors="convdkm")
     sys.exit(run(sys.argv[1:]))
 
 
@@ -47,7 +51,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"Error: {message}", file=sys.stderr)
+    print(f"Error: {legible(message)}", file=sys.stderr)
     return code
 
 

@@ -13,6 +13,7 @@ from convdkm.data.dataset import Dataset
 from convdkm.data.pictures import SUFFIXES, Report, read_pictures
 from convdkm.data.registry import KNOWN_SETS, find
 from convdkm.errors import InvalidInputError
+from convdkm.text import name_text
 
 _LAYOUT = "expected FOLDER/train/CLASS/*.png and FOLDER/test/CLASS/*.png, or FOLDER/CLASS/*.png"
 
@@ -75,8 +76,8 @@ def load_image_folder(
         images[first_test:],
         labels[first_test:],
         num_classes=len(names),
-        name=root.resolve().name,
-        class_names=tuple(names),
+        name=name_text(root.resolve().name),
+        class_names=tuple(map(name_text, names)),
     )
 
 

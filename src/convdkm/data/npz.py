@@ -13,6 +13,7 @@ from convdkm.data.arrays import from_arrays
 from convdkm.data.dataset import Dataset
 from convdkm.data.pixels import check_memory
 from convdkm.errors import InvalidInputError
+from convdkm.text import name_text
 
 _STYLES = (
     ("train_images", "train_labels", "test_images", "test_labels"),
@@ -45,7 +46,7 @@ def load_npz(path: str | Path) -> Dataset:
             raise
         raise InvalidInputError(f"{path} cannot be read: {_reason(error)}") from error
     try:
-        return from_arrays(**arrays, name=path.stem)
+        return from_arrays(**arrays, name=name_text(path.stem))
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error.message}") from error
 

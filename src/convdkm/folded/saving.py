@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from convdkm.errors import ConvDKMError
-from convdkm.files import replacing
+from convdkm.files import parse_json, plain_path, replacing
 from convdkm.folded.base import build
 from convdkm.folded.predictor import Predictor
 
@@ -48,7 +48,7 @@ def load_predictor(path: str | Path) -> Predictor:
     if not path.is_file():
         raise PredictorFileError(f"there is no file {path}")
     try:
-        with safe_open(path, framework="pt") as file:
+        with plain_path(path) as plain, safe_open(plain, framework="pt") as file:
             header = _header(path, file.metadata() or {})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, json.JSONDecodeError) as error:
@@ -72,7 +72,7 @@ def _header(path: Path, metadata: dict[str, str]) -> dict[str, Any]:
             f"{path} is not a predictor{run if 'convdkm' in metadata else ''}; predictors are"
             " written by model.folded().save(path)"
         )
-    header: dict[str, Any] = json.loads(metadata[_KEY])
+    header: dict[str, Any] = parse_json(metadata[_KEY])
     version = header.get("format")
     if not isinstance(version, int) or version < 1:
         raise PredictorFileError(f"{path} does not say which version of the format it has")

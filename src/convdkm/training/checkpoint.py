@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from convdkm.errors import ConvDKMError
-from convdkm.files import replacing
+from convdkm.files import parse_json, plain_path, replacing
 
 FORMAT = 1
 """Version of the layout; raised whenever an older program could not read it."""
@@ -64,11 +64,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
             " with --overwrite"
         )
     try:
-        with safe_open(path, framework="pt") as file:
+        with plain_path(path) as plain, safe_open(plain, framework="pt") as file:
             metadata = file.metadata() or {}
             if "convdkm" not in metadata:
                 raise CheckpointError(f"{path} is a safetensors file, but not one of convdkm")
-            description = json.loads(metadata["convdkm"])
+            description = parse_json(metadata["convdkm"])
             _check_format(path, description.get("format"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError, json.JSONDecodeError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -19,6 +18,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.files import write_json, write_text
 from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset
+from convdkm.text import in_shell, writable
 from convdkm.training.batches import Batches, seed_of
 from convdkm.training.build import build_model, tune
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore
@@ -241,7 +241,7 @@ class Session:
         except ProcessLostError as error:
             if self.folder is None:
                 raise
-            command = f"convdkm resume {shlex.quote(str(self.folder))}"
+            command = f"convdkm resume {in_shell(self.folder)}"
             raise ProcessLostError(f"{error}. Go on with\n  {command}") from error
         self.result.step = progress.step
         if not progress.interrupted and self.world.leads:
@@ -329,7 +329,11 @@ class Session:
         if self.folder is None or not self.world.leads:
             return []
         sinks: list[Sink] = [CsvSink(self.folder, keep_through_step=step), LogSink(self.folder)]
-        if find_spec("tensorboard") is not None:
+        if not writable(str(self.folder)):
+            Sinks(sinks).message(
+                "TensorBoard takes no path that is not plain UTF-8 and is left out"
+            )
+        elif find_spec("tensorboard") is not None:
             sinks.append(
                 TensorBoardSink(self.folder / "tensorboard", keep_through_step=step or None)
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.data.whitening import Whitening, make_whitening
 from convdkm.errors import InvalidInputError
+from convdkm.files import read_json
 from convdkm.folded.fold_whitening import folded_whitening
 from convdkm.folded.predictor import Predictor
 from convdkm.insight.instruments import Reading, readings
@@ -247,7 +247,7 @@ def _read_metrics(path: Path) -> tuple[dict[str, float], str | None]:
     if not path.is_file():
         return {}, None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except ValueError as error:
         return {}, f"{path} is damaged ({error}); the run's final figures are left out"
     if not isinstance(content, dict):

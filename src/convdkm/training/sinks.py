@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError
+from convdkm.text import in_markdown
 from convdkm.training.tables import Table, read_table
 
 if TYPE_CHECKING:
@@ -259,7 +260,8 @@ class TensorBoardSink(Sink):
             "parameters": str(info.parameters),
             **info.detail,
         }
-        table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+        lines = (f"| {in_markdown(name)} | {in_markdown(value)} |" for name, value in rows.items())
+        table = "\n".join(lines)
         self._writer.add_text("run", f"| | |\n|-|-|\n{table}", info.first_step)
 
     def step(self, record: StepRecord) -> None:

@@ -13,7 +13,7 @@ from convdkm.config import Whitening
 from convdkm.data import Dataset, load
 from convdkm.data.whitening import make_whitening
 from convdkm.errors import InvalidInputError
-from convdkm.files import replacing
+from convdkm.files import plain_path, replacing
 from convdkm.presets import preset
 from convdkm.rivals.comparison.folder import Scale
 
@@ -39,7 +39,8 @@ class Split:
         """From a file that :meth:`save` wrote."""
         from safetensors.torch import load_file
 
-        return cls(**load_file(path))
+        with plain_path(path) as plain:
+            return cls(**load_file(plain))
 
 
 def load_images(
