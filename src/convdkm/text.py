@@ -10,9 +10,12 @@ other's inverse, so that a path survives being written down.
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import re
 import shlex
+from collections.abc import Iterable
 from pathlib import Path
 
 _LINES = "\t\n"
@@ -80,6 +83,13 @@ def csv_cell(value: object) -> object:
         return value
     text = one_line(value)
     return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def csv_line(values: Iterable[object]) -> str:
+    """A line of CSV, with text as :func:`csv_cell` has it."""
+    line = io.StringIO()
+    csv.writer(line, lineterminator="\n").writerow(map(csv_cell, values))
+    return line.getvalue()
 
 
 def in_latex(text: object) -> str:

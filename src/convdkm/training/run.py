@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,15 @@ class Run:
                 scale of the training images (0 to 1 for files).
             batch_size: how many to work on at a time; as in the evaluation of the run by default.
         """
+        return self.snapshot()(images, batch_size)
+
+    def snapshot(self) -> Callable[..., ClassPrediction]:
+        """:meth:`predict` of the machine as it is now, folded once for many calls."""
+        return partial(self._predicted, self.model.folded())
+
+    def _predicted(
+        self, predictor: Predictor, images: Any, batch_size: int | None = None
+    ) -> ClassPrediction:
         tensor = as_images(images)
         if tuple(tensor.shape[1:]) != tuple(self.image_shape):
             raise InvalidInputError(
@@ -135,7 +145,6 @@ class Run:
         if not len(tensor):
             raise InvalidInputError("there are no images to predict")
         size = batch_size or self.config.training.evaluation_batch
-        predictor = self.model.folded()
         parts = []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(self.config.training.seed, 5))
