@@ -99,6 +99,35 @@ def test_holes_are_shown(tmp_path):
     assert "% Failed: cifar10" in latex(table)
 
 
+def test_no_error_of_a_run_breaks_out_of_a_table(tmp_path):
+    hostile = "boom\n\\input{/etc/passwd}\r\x1b[31m | <script>x</script> ![a](http://x)"
+    place, runs = planned(tmp_path, "likelihood")
+    place.note_failure(runs["categorical", "cifar10"][0], hostile, 1)
+    (table,) = Results(tmp_path).tables()
+    text = latex(table)
+    after = text.partition(r"\end{table}")[2].strip().splitlines()
+    assert all(line.startswith("% ") for line in after)
+    assert any(r"\input" in line for line in after)
+    shown = markdown(table)
+    (note,) = [line for line in shown.splitlines() if "boom" in line]
+    assert note.startswith("- Failed: ")
+    assert "&lt;script&gt;" in note
+    assert r"\[a\]" in note
+    assert "\x1b" not in text + shown
+
+
+def test_a_data_set_of_any_name_stays_in_its_cell(tmp_path):
+    folder = tmp_path / "=a|b"
+    folder.mkdir()
+    planned(tmp_path / "sweep", "likelihood", datasets=(f"{folder}", "=1+1"))
+    (table,) = Results(tmp_path / "sweep").tables()
+    rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
+    assert {row["dataset"] for row in rows} == {str(folder), "'=1+1"}
+    heads = [line for line in markdown(table).splitlines() if line.startswith("| Likelihood")]
+    assert heads
+    assert all(r"=a\|b" in head for head in heads)
+
+
 def test_runs_of_another_scale_are_not_averaged(tmp_path):
     place, runs = planned(tmp_path, "likelihood", seeds=2)
     ours, other = runs["categorical", "cifar10"]

@@ -81,7 +81,7 @@ def predict_images(
         return
     options = {"form": name, "resize": resize, "skip_bad": skip_bad, "version": __version__}
     origin = json.dumps([options, machine.digest, machine.at_once])
-    count = _write(PartialFile(output, chosen, origin), rows)
+    count = _write(PartialFile(output, chosen, origin, gaps=skip_bad), rows)
     say(f"{count} prediction{'' if count == 1 else 's'} written to {output}", stderr=True)
 
 

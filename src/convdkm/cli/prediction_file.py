@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -20,20 +21,22 @@ from convdkm.files import move_into_place, require_regular
 class PartialFile:
     """Rows on their way to a file.
 
-    They lie in a file beside it, whose name has a digest of all that they come from: the machine,
-    the options, and names, sizes and times of the images. So what is there belongs to the same
-    command, and any other begins anew.
+    They lie in a file beside it, whose name has a digest of the machine and the options, and the
+    time when it was begun. What another machine or other options began is removed. Of what is there
+    those rows are kept whose images have the same names in the same order, and were not touched
+    since.
 
     Args:
         path: where the rows are to be in the end.
         form: how they are written.
-        origin: what they come from, but for the images.
+        origin: the machine and the options.
+        gaps: some images may have no row, since they cannot be read.
     """
 
-    def __init__(self, path: Path, form: Form, origin: str) -> None:
+    def __init__(self, path: Path, form: Form, origin: str, *, gaps: bool) -> None:
         require_regular(path)
-        self.path, self.form = path, form
-        self.part = path.with_name(f"{path.name}.{_digest(origin, form.files)}.part")
+        self.path, self.form, self._gaps = path, form, gaps
+        self._key = hashlib.sha256(origin.encode()).hexdigest()[:16]
         self.rows = 0
         """Rows that are whole."""
         self.next = 0
@@ -43,85 +46,95 @@ class PartialFile:
     def opened(self) -> Iterator[BinaryIO]:
         """The file to append to; it takes its place at the end of the block.
 
-        An error, or Ctrl-C, is told what is kept.
+        Errors and Ctrl-C say what is kept.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         busy = f"another process is writing predictions to {self.path}; wait for it"
-        for other in self._others():
-            warn(
-                f"{other} comes from another machine, other options or other images; it is removed,"
-                " and all begins anew"
-            )
-            with locked(other, busy):
-                other.unlink()
-        with locked(self.part, busy), self.part.open("r+b") as file:
-            self._go_on(file)
+        part, begun = self._own(busy)
+        with locked(part, busy), part.open("r+b") as file:
+            self._go_on(file, begun)
             try:
                 yield file
                 file.write(self.form.end.encode())
             except KeyboardInterrupt:
-                if kept := self._kept(file):
+                if kept := self._kept(file, part):
                     say(kept, stderr=True)
                 raise
             except (ConvDKMError, OSError) as error:
-                if not (kept := self._kept(file)):
+                if not (kept := self._kept(file, part)):
                     raise
                 text = error.strerror if isinstance(error, OSError) else None
                 raise InvalidInputError(f"{text or error}; {kept}") from error
-        move_into_place(self.part, self.path)
+        move_into_place(part, self.path)
 
-    def _go_on(self, file: BinaryIO) -> None:
-        """Find the rows that are whole, and cut off what is not."""
+    def _own(self, busy: str) -> tuple[Path, int]:
+        """Where the rows are, and since when; what does not belong to this command is removed."""
+        pattern = re.compile(re.escape(self.path.name) + r"\.([0-9a-f]{16})-([0-9a-f]{1,20})\.part")
+        begun = 0
+        for name in sorted(os.listdir(self.path.parent)):
+            found = pattern.fullmatch(name)
+            if found is not None and found[1] == self._key and not begun:
+                begun = int(found[2], 16)
+            elif found is not None:
+                other = self.path.with_name(name)
+                with locked(other, busy):
+                    other.unlink()
+                warn(f"{other} came from another machine or other options; all begins anew")
+        begun = begun or time.time_ns()
+        return self.path.with_name(f"{self.path.name}.{self._key}-{begun:x}.part"), begun
+
+    def _go_on(self, file: BinaryIO, begun: int) -> None:
+        """Find the rows that still hold, and cut off the others."""
         start = self.form.start().encode()
+        end = 0
         if file.read(len(start)) == start:
             end = len(start)
-            waiting = enumerate(map(self.form.shown, self.form.files))
             for line in file:
                 name = self.form.image_of(line.decode("utf-8", "replace"))
-                place = next((at for at, each in waiting if each == name), None)
+                if name is None:
+                    break
+                place = self._place(name, begun)
                 if place is None:
+                    warn(f"images have changed since, from {name} on; these are predicted anew")
                     break
                 self.rows, self.next, end = self.rows + 1, place + 1, end + len(line)
-            file.truncate(end)
-            file.seek(end)
-        if not self.rows:
-            file.truncate(0)
-            file.seek(0)
+        file.seek(end)
+        file.truncate()
+        if not end:
             file.write(start)
-        else:
-            say(f"goes on after the {self.rows} predictions in {self.part}", stderr=True)
+        if self.rows:
+            say(f"goes on after {_count(self.rows)} of {self.path}", stderr=True)
 
-    def _kept(self, file: BinaryIO) -> str:
+    def _place(self, name: str, begun: int) -> int | None:
+        """The position of an image that is next in turn; None if it is not, or was touched."""
+        files = self.form.files
+        for place in range(self.next, len(files)):
+            if _touched(files[place]) > begun:
+                return None
+            if self.form.shown(files[place]) == name:
+                return place
+            if not self._gaps:
+                return None
+        return None
+
+    def _kept(self, file: BinaryIO, part: Path) -> str:
         """What to say of the rows so far; nothing, and no file, where there are none."""
         with suppress(OSError):  # a full disk: what is not whole is cut off later
             file.close()
-        if not self.rows:
-            self.part.unlink(missing_ok=True)
+        if not (self.rows and self.form.resumable):
+            part.unlink(missing_ok=True)
             return ""
-        plural = "" if self.rows == 1 else "s"
-        return (
-            f"{self.rows} prediction{plural} are kept in {self.part}, and the same command goes on"
-            " after them"
-        )
-
-    def _others(self) -> list[Path]:
-        """Beginnings of this file that do not belong to this command."""
-        mine = re.compile(re.escape(self.path.name) + r"\.[0-9a-f]{16}\.part")
-        folder = self.path.parent
-        return [
-            folder / name
-            for name in os.listdir(folder)
-            if mine.fullmatch(name) and name != self.part.name
-        ]
+        return f"kept in {part}: {_count(self.rows)}, after which the same command goes on"
 
 
-def _digest(origin: str, files: Sequence[str]) -> str:
-    found = hashlib.sha256(origin.encode())
-    for file in files:
-        found.update(os.fsencode(file))
-        try:
-            state = os.stat(file)
-            found.update(f"\0{state.st_size} {state.st_mtime_ns}\0".encode())
-        except OSError:  # it is named when it is read
-            found.update(b"\0")
-    return found.hexdigest()[:16]
+def _touched(file: str) -> int:
+    """When a file was last changed or put in its place, in nanoseconds; never if it is gone."""
+    try:
+        state = os.stat(file)
+    except OSError:
+        return 0
+    return max(state.st_mtime_ns, state.st_ctime_ns)
+
+
+def _count(rows: int) -> str:
+    return f"{rows} prediction{'' if rows == 1 else 's'}"

@@ -29,6 +29,7 @@ class Form(ABC):
     """
 
     end = ""
+    resumable = True
 
     def __init__(self, classes: Sequence[str], files: Sequence[str]) -> None:
         self.classes, self.files = classes, files
@@ -93,6 +94,8 @@ class JsonForm(Form):
 
 class TableForm(Form):
     """A table whose columns are as wide as all names need, or as the terminal allows."""
+
+    resumable = False
 
     def __init__(self, classes: Sequence[str], files: Sequence[str]) -> None:
         super().__init__(classes, files)
