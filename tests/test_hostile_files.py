@@ -25,8 +25,11 @@ from convdkm.data.idx import read_idx
 from convdkm.data.pictures import LARGE, picture_header, read_picture, read_pictures
 from convdkm.data.unpickle import unpickle
 from convdkm.errors import InvalidInputError
+from convdkm.experiments.figures.curves import read_published
 from convdkm.files import parse_json, read_json, read_mapping
+from convdkm.report.write import require_free
 from convdkm.training import Run
+from convdkm.training.sinks import read_csv
 from convdkm.yaml_file import read_yaml
 
 LIMITED = """
@@ -296,6 +299,9 @@ def test_a_pipe_keeps_nobody_waiting(pipe, tmp_path):
         lambda: read_yaml(pipe),
         lambda: RunConfig.from_file(pipe),
         lambda: read_json(pipe),
+        lambda: read_csv(pipe),
+        lambda: read_published(pipe),
+        lambda: require_free(pipe, force=False),
     ):
         with pytest.raises(InvalidInputError, match="not a regular file"):
             read()

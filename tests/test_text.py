@@ -50,7 +50,7 @@ def test_lines_and_letters_stay():
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@sum(a)", "\t=1", "\r=1", "＝1"])
 def test_no_cell_is_a_formula(text):
-    shown = next(csv.reader([csv_line([text, "plain"])]))[0]
+    shown = next(csv.reader([csv_line([csv_cell(text), "plain"])]))[0]
     assert not shown.startswith(("=", "+", "-", "@", "\t", "\r", "＝"))
     assert csv_cell(-1.5) == -1.5
     assert csv_line([-1.5, None, "a,b"]) == '-1.5,,"a,b"\n'

@@ -86,9 +86,9 @@ def csv_cell(value: object) -> object:
 
 
 def csv_line(values: Iterable[object]) -> str:
-    """A line of CSV, with text as :func:`csv_cell` has it."""
+    """A line of CSV."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(map(csv_cell, values))
+    csv.writer(line, lineterminator="\n").writerow(values)
     return line.getvalue()
 
 

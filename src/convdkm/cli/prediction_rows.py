@@ -55,11 +55,11 @@ class CsvForm(Form):
     """Comma-separated values."""
 
     def start(self) -> str:
-        return csv_line([*COLUMNS, *(f"p({name})" for name in self.classes)])
+        return csv_line(map(csv_cell, [*COLUMNS, *(f"p({name})" for name in self.classes)]))
 
     def lines(self, rows: Iterable[Row], *, first: bool) -> str:
         return "".join(
-            csv_line([*(row[name] for name in COLUMNS), *row["probabilities"].values()])
+            csv_line([*(csv_cell(row[name]) for name in COLUMNS), *row["probabilities"].values()])
             for row in rows
         )
 
