@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, then moved into it.
+"""Files that are whole or not there, and locks on what one process alone may write.
 
 And files that others wrote: only regular ones are opened, since a pipe would keep a reader waiting.
 """
@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import shlex
 import stat
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from convdkm.errors import InvalidInputError
 from convdkm.text import writable
@@ -114,3 +118,58 @@ def plain_path(path: Path) -> Iterator[Path]:
         return
     with path.open("rb") as file:
         yield Path(f"/dev/fd/{file.fileno()}")
+
+
+@contextmanager
+def locked(path: Path, taken: str, advice: str) -> Iterator[None]:
+    """Hold the lock ``path``, which ends with the process, however it ends.
+
+    The file says who holds it, or held it last; see :func:`holder`. Without effect on Windows,
+    which has no such locks.
+
+    Raises:
+        InvalidInputError: another process holds it: what is ``taken``, by whom, and the ``advice``.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with _locked_handle(path, taken, advice) as handle:
+        handle.seek(0)
+        handle.truncate()
+        handle.write(json.dumps(_this_process()) + "\n")
+        handle.flush()
+        yield
+
+
+def holder(path: Path) -> dict[str, Any]:
+    """Who holds a lock, or held it last: ``process``, ``host``, ``since`` and ``command``."""
+    return read_mapping(path) or {}
+
+
+@contextmanager
+def _locked_handle(path: Path, taken: str, advice: str) -> Iterator[IO[str]]:
+    while True:
+        with path.open("a", encoding="utf-8") as handle:
+            with suppress(ImportError):
+                import fcntl
+
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    who = holder(path)
+                    name = (
+                        f"process {who['process']} on {who['host']}" if who else "another process"
+                    )
+                    since = f" since {who['since']}" if who else ""
+                    raise InvalidInputError(f"{taken} by {name}{since}; {advice}") from None
+            # One that was removed between opening and locking locks nothing.
+            if path.exists() and os.path.samestat(path.stat(), os.fstat(handle.fileno())):
+                yield handle
+                return
+
+
+def _this_process() -> dict[str, Any]:
+    return {
+        "process": os.getpid(),
+        "host": platform.node(),
+        "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }

@@ -206,7 +206,8 @@ def test_two_at_a_time_do_not_write_the_same_file(machine, pictures, tmp_path, m
 
     monkeypatch.setattr(predict, "predicted_rows", meanwhile)
     succeed("predict", machine, pictures, "-o", output)
-    assert "another process is writing predictions" in messages[0]
+    assert f"predictions are being written to {output} by process" in messages[0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["found.csv"]
     assert len(output.read_text().splitlines()) == 101
 
 

@@ -47,15 +47,19 @@ def require_same(folder: Path, whole: Path) -> None:
         assert rows(folder / name) == rows(whole / name)
 
 
+def wait_for_steps(process, steps: int, folder: Path) -> None:
+    end = time.monotonic() + 90
+    while not (folder / "steps.csv").exists() or len(rows(folder / "steps.csv")) < steps:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end, "no step in 90 s"
+        time.sleep(0.01)
+
+
 def signalled_after(steps: int, number: int, folder: Path, *arguments):
     """A training process that was sent a signal after so many steps; its code and output."""
     process = start("train", *arguments, "-o", folder, start_new_session=True)
-    end = time.monotonic() + 90
     try:
-        while not (folder / "steps.csv").exists() or len(rows(folder / "steps.csv")) < steps:
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < end, "no step in 90 s"
-            time.sleep(0.01)
+        wait_for_steps(process, steps, folder)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     finally:
@@ -86,6 +90,28 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(arrays, whole, tmp_path):
     code, _, _ = signalled_after(6, signal.SIGKILL, folder, arrays, *OPTIONS)
     assert code == -signal.SIGKILL
     assert succeed("resume", folder, "--quiet").last_line == str(folder)
+    require_same(folder, whole)
+
+
+def test_nobody_else_writes_while_a_run_is_trained(arrays, whole, tmp_path):
+    folder = tmp_path / "run"
+    process = start("train", arrays, *OPTIONS, "-o", folder, "-q", start_new_session=True)
+    try:
+        wait_for_steps(process, 2, folder)
+        process.send_signal(signal.SIGSTOP)  # so that it is surely still at work
+        for command in (
+            ("resume", folder),
+            ("train", arrays, *OPTIONS, "-o", folder, "--overwrite"),
+        ):
+            message = fail(*command)
+            assert f"is being written by process {process.pid} on" in message
+        assert "--overwrite" in fail("train", arrays, *OPTIONS, "-o", folder)
+        assert "accuracy" in succeed("evaluate", folder).out
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    finally:
+        process.kill()
     require_same(folder, whole)
 
 

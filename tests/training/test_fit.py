@@ -332,10 +332,31 @@ def test_whole_data_sets_are_whitened_as_in_training(kept):
     assert figures["log_likelihood"] == kept.metrics["test_log_likelihood"]
 
 
-def test_resuming_with_other_data_is_refused(kept):
+def test_resuming_with_other_data_is_refused(kept, tmp_path):
     other = replace(load_digits(), class_names=tuple("abcdefghij"))
-    with pytest.raises(InvalidInputError, match="not what this run was trained on: class_names"):
+    with pytest.raises(InvalidInputError, match="90 training images now of another class"):
         resume(kept.folder, data=other)
+    shutil.copytree(kept.folder, tmp_path / "older")
+    (tmp_path / "older" / "split.json").unlink()
+    with pytest.raises(InvalidInputError, match="not what this run was trained on: class_names"):
+        resume(tmp_path / "older", data=other)
+
+
+def test_a_run_on_arrays_goes_on_with_its_split(tmp_path):
+    """Whatever was added to them since, and wherever; but not with other labels."""
+    images, labels = load_digits().train_images, load_digits().train_labels
+    data = (images[:150], labels[:150])
+    options = {**TINY, "train_size": None, "test_size": None, "validation": 0.1}
+    whole = fit("quick", data, folder=tmp_path / "whole", **options)
+    sink = MemorySink()
+    options |= {"sinks": [sink], "stop": lambda: len(sink.steps) == 2}
+    fit("quick", data, folder=tmp_path / "run", **options)
+    more, their_labels = images[:170].flip(0), labels[:170].flip(0)
+    with pytest.raises(InvalidInputError, match="training images now of another class"):
+        resume(tmp_path / "run", data=(more, 9 - their_labels))
+    resumed = resume(tmp_path / "run", data=(more, their_labels), sinks=[sink])
+    assert comparable(resumed.metrics) == comparable(whole.metrics)
+    assert any("20 images added" in text for _, text in sink.messages)
 
 
 def test_the_data_set_of_a_configuration(kept):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from convdkm.cli.arguments import CheckpointName, DataDir, Device, Quiet, RunFolder
+from convdkm.cli.arguments import CheckpointName, DataDir, Device, MovedData, Quiet, RunFolder
 from convdkm.cli.compare import compare
 from convdkm.cli.help import Command, Group
 from convdkm.cli.report_command import report
@@ -98,6 +98,7 @@ def train(
 
 def resume(
     run: RunFolder,
+    data: MovedData = None,
     data_dir: DataDir = None,
     device: Device = None,
     epochs: Annotated[
@@ -108,19 +109,24 @@ def resume(
     """Go on with a run that was stopped.
 
     It goes on from its last checkpoint, and ends with the same figures as if it had never been
-    stopped. The last line printed is the folder of the run.
+    stopped. Its images have to be as they were. The last line printed is the folder of the run.
     """
     from convdkm.cli.train import resume_run
 
     given = {"data_dir": data_dir, "device": device, "epochs": epochs}
     options = {name: value for name, value in given.items() if value is not None}
-    resume_run(run, options, quiet=quiet)
+    resume_run(run, options, data=data, quiet=quiet)
 
 
 def evaluate(
     run: RunFolder,
     data: Annotated[
-        str | None, typer.Option(metavar="DATASET", help="another data set of the same classes")
+        str | None,
+        typer.Option(
+            metavar="DATASET",
+            help="another data set of the same classes; or where the images of the run are, if they"
+            " have moved",
+        ),
     ] = None,
     data_dir: DataDir = None,
     checkpoint: CheckpointName = "last",
@@ -130,7 +136,8 @@ def evaluate(
 ) -> None:
     """Print accuracy, log-likelihood and calibration.
 
-    On the test images of the run, by its last checkpoint.
+    On the test images of the run, by its last checkpoint. Of another data set, on its test part, or
+    on all of it if it has none; images that the run has seen in training are left out.
     """
     from convdkm.cli.evaluate import evaluate_run
 

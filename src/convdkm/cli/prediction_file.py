@@ -7,15 +7,14 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
 from convdkm.cli.output import say, warn
 from convdkm.cli.prediction_rows import Form
 from convdkm.errors import ConvDKMError, InvalidInputError
-from convdkm.experiments.locking import locked
-from convdkm.files import move_into_place, require_regular
+from convdkm.files import locked, move_into_place, require_regular
 
 
 class PartialFile:
@@ -48,26 +47,28 @@ class PartialFile:
 
         Errors and Ctrl-C say what is kept.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        busy = f"another process is writing predictions to {self.path}; wait for it"
-        part, begun = self._own(busy)
-        with locked(part, busy), part.open("r+b") as file:
-            self._go_on(file, begun)
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        with locked(lock, f"predictions are being written to {self.path}", "wait for it"):
+            part, begun = self._own()
             try:
-                yield file
-                file.write(self.form.end.encode())
+                with part.open("r+b") as file:
+                    self._go_on(file, begun)
+                    yield file
+                    file.write(self.form.end.encode())
+                move_into_place(part, self.path)
             except KeyboardInterrupt:
-                if kept := self._kept(file, part):
+                if kept := self._kept(part):
                     say(kept, stderr=True)
                 raise
             except (ConvDKMError, OSError) as error:
-                if not (kept := self._kept(file, part)):
+                if not (kept := self._kept(part)):
                     raise
                 text = error.strerror if isinstance(error, OSError) else None
                 raise InvalidInputError(f"{text or error}; {kept}") from error
-        move_into_place(part, self.path)
+            finally:
+                lock.unlink(missing_ok=True)
 
-    def _own(self, busy: str) -> tuple[Path, int]:
+    def _own(self) -> tuple[Path, int]:
         """Where the rows are, and since when; what does not belong to this command is removed."""
         pattern = re.compile(re.escape(self.path.name) + r"\.([0-9a-f]{16})-([0-9a-f]{1,20})\.part")
         begun = 0
@@ -77,11 +78,12 @@ class PartialFile:
                 begun = int(found[2], 16)
             elif found is not None:
                 other = self.path.with_name(name)
-                with locked(other, busy):
-                    other.unlink()
+                other.unlink()
                 warn(f"{other} came from another machine or other options; all begins anew")
         begun = begun or time.time_ns()
-        return self.path.with_name(f"{self.path.name}.{self._key}-{begun:x}.part"), begun
+        part = self.path.with_name(f"{self.path.name}.{self._key}-{begun:x}.part")
+        part.touch()
+        return part, begun
 
     def _go_on(self, file: BinaryIO, begun: int) -> None:
         """Find the rows that still hold, and cut off the others."""
@@ -117,10 +119,8 @@ class PartialFile:
                 return None
         return None
 
-    def _kept(self, file: BinaryIO, part: Path) -> str:
+    def _kept(self, part: Path) -> str:
         """What to say of the rows so far; nothing, and no file, where there are none."""
-        with suppress(OSError):  # a full disk: what is not whole is cut off later
-            file.close()
         if not (self.rows and self.form.resumable):
             part.unlink(missing_ok=True)
             return ""

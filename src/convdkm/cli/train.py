@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 from convdkm.allocator import keep_freed_memory
 from convdkm.cli.interrupt import Interrupt
 from convdkm.cli.output import console, metrics_table, say, say_path
-from convdkm.cli.settings import resolve
+from convdkm.cli.settings import checked_dataset, resolve
 from convdkm.config import RunConfig
 from convdkm.files import read_mapping
 from convdkm.text import in_shell
@@ -37,21 +39,28 @@ def train_run(
 
     _keep_memory(settings)
     with joined_world(settings.training.timeout_minutes) as world:
-        folder = world.from_leader(output or _new_folder(settings.data.dataset, preset))
-        _follow(
-            lambda **more: fit(settings, settings.data.dataset, folder=folder, **more),
-            folder,
-            overwrite=overwrite,
-            quiet=quiet,
-        )
+        dataset = settings.data.dataset
+        folder = output or (_new_folder(dataset, preset) if world.leads else None)
+        folder = world.from_leader(folder)
+        try:
+            _follow(
+                lambda **more: fit(settings, dataset, folder=folder, **more),
+                folder,
+                overwrite=overwrite,
+                quiet=quiet,
+            )
+        finally:
+            with suppress(OSError):  # a new folder in which nothing came to be is taken back
+                if output is None and world.leads:
+                    os.removedirs(folder)
 
 
-def resume_run(folder: Path, options: Mapping[str, Any], *, quiet: bool) -> None:
+def resume_run(folder: Path, options: Mapping[str, Any], *, data: str | None, quiet: bool) -> None:
     """Go on with a run, with the live view; one that is finished is left as it is."""
     from convdkm.training.fit import resume
-    from convdkm.training.run import read_config
+    from convdkm.training.folder import read_config
 
-    settings = read_config(folder).updated(options)
+    settings = read_config(folder)[0].updated(options)
     metrics = _final_metrics(folder, settings)
     if metrics:
         console().print(
@@ -63,7 +72,8 @@ def resume_run(folder: Path, options: Mapping[str, Any], *, quiet: bool) -> None
         say_path(folder)
         return
     _keep_memory(settings)
-    _follow(lambda **more: resume(folder, **options, **more), folder, quiet=quiet)
+    place = None if data is None else checked_dataset(data)
+    _follow(lambda **more: resume(folder, data=place, **options, **more), folder, quiet=quiet)
 
 
 def _keep_memory(settings: RunConfig) -> None:
@@ -113,9 +123,11 @@ def _say_how_to_go_on(what: str, folder: Path) -> None:
 
 
 def _new_folder(dataset: str, preset: str) -> Path:
+    """A folder made for a run, which no other process has."""
     name = f"{Path(dataset).stem or 'images'}-{preset}-{datetime.now():%Y%m%d-%H%M%S}"
-    folder, number = Path("runs") / name, 1
-    while folder.exists():
-        number += 1
-        folder = Path("runs") / f"{name}-{number}"
+    for number in itertools.count(1):
+        folder = Path("runs") / (name if number == 1 else f"{name}-{number}")
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            break
     return folder

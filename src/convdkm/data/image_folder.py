@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from convdkm.data.dataset import Dataset
+from convdkm.data.checksums import digest_of_file
+from convdkm.data.dataset import Dataset, Origin
 from convdkm.data.pictures import SUFFIXES, Report, read_pictures
 from convdkm.data.registry import KNOWN_SETS, find
 from convdkm.errors import InvalidInputError
@@ -70,6 +71,8 @@ def load_image_folder(
     )
     labels = torch.tensor([listed[position][1] for position in kept])
     first_test = sum(not listed[position][2] for position in kept)
+    files = [listed[position][0] for position in kept]
+    origins = tuple(Origin(f.relative_to(root).as_posix(), digest_of_file(f)) for f in files)
     return Dataset(
         images[:first_test],
         labels[:first_test],
@@ -78,6 +81,8 @@ def load_image_folder(
         num_classes=len(names),
         name=name_text(root.resolve().name),
         class_names=tuple(map(name_text, names)),
+        train_origins=origins[:first_test],
+        test_origins=origins[first_test:],
     )
 
 

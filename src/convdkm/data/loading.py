@@ -67,12 +67,13 @@ def load(
         )
     else:
         data = _load_file(place)
-    if size is not None or channels is not None:
-        data = replace(
-            data,
-            train_images=resized(with_channels(data.train_images, channels), size),
-            test_images=resized(with_channels(data.test_images, channels), size),
+    shape = data.image_shape
+    if (channels or shape[0], *(size or shape[1:])) != shape:
+        train, test = (
+            replace(part, images=resized(with_channels(part.images, channels), size))
+            for part in (data.train.with_origins(), data.test.with_origins())
         )
+        data = data.with_parts(train, test)
     if not data.has_test and test_fraction > 0:
         data = data.with_split(test_fraction, seed)
         if report is not None:

@@ -15,10 +15,9 @@ from typing import Literal
 
 from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
-from convdkm.experiments.locking import locked
 from convdkm.experiments.planning import PlannedRun, Scale, Selection, difference, plan
 from convdkm.experiments.specification import METRICS, Part
-from convdkm.files import read_mapping, read_text, write_json
+from convdkm.files import locked, read_mapping, read_text, write_json
 
 RECORD, LOCK = "sweep.json", ".sweep.lock"
 OWN = (LOCK, "jobs")
@@ -104,7 +103,8 @@ class SweepFolder:
         """Keep other sweeps from working here, for as long as this one does."""
         return locked(
             self.path / LOCK,
-            f"another sweep is at work in {self.path}; wait for it, or choose another --output",
+            f"a sweep is being made in {self.path}",
+            "wait for it, or choose another --output",
         )
 
     def of(self, run: PlannedRun) -> Path:

@@ -9,7 +9,8 @@ from typing import Any
 
 from convdkm.config import RunConfig
 from convdkm.files import read_mapping
-from convdkm.training.run import CONFIG, ENVIRONMENT, METRICS, Run, read_config
+from convdkm.training.folder import CONFIG, ENVIRONMENT, METRICS, read_config
+from convdkm.training.run import Run
 from convdkm.training.sinks import read_csv, read_layers
 
 Rows = Sequence[Mapping[str, float]]
@@ -41,7 +42,7 @@ class Record:
     @classmethod
     def read(cls, folder: Path) -> Record:
         """From the folder of a run; one that is not is an error."""
-        config = read_config(folder)
+        config, _ = read_config(folder)
         return cls(
             folder.resolve().name,
             config,

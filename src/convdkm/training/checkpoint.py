@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -60,8 +61,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read and check a checkpoint; raises :class:`CheckpointError` that says what is wrong."""
     if not path.is_file():
         raise CheckpointError(
-            f"there is no checkpoint {path}; a run that ended before its first one is started anew"
-            " with --overwrite"
+            f"there is no checkpoint {path}; a run that ended before its first one is begun by"
+            " convdkm resume"
         )
     try:
         with plain_path(path) as plain, safe_open(plain, framework="pt") as file:
@@ -95,6 +96,18 @@ class CheckpointStore:
 
     def path(self, which: Which) -> Path:
         return self.folder / f"{which}.safetensors"
+
+    def names(self) -> list[Which]:
+        """The checkpoints that are there, the newest first; whether they are whole is not known."""
+        return [which for which in get_args(Which) if self.path(which).is_file()]
+
+    def readable(self) -> bool:
+        """Whether one of them can be read."""
+        for which in self.names():
+            with suppress(CheckpointError):
+                read_checkpoint(self.path(which))
+                return True
+        return False
 
     def save(self, checkpoint: Checkpoint, *, as_best: bool = False) -> None:
         """Write ``best``; or else ``last``, keeping the one before it."""

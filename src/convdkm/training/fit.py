@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,26 @@ from convdkm.errors import InvalidInputError
 from convdkm.files import write_json, write_text
 from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset
-from convdkm.text import in_shell, writable
+from convdkm.text import in_shell
 from convdkm.training.batches import Batches, seed_of
 from convdkm.training.build import build_model, tune
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore
-from convdkm.training.environment import environment
+from convdkm.training.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    METRICS,
+    TENSORBOARD,
+    Writer,
+    is_run,
+    read_config,
+    writing,
+)
 from convdkm.training.log import LogSink
 from convdkm.training.loop import Trainer
 from convdkm.training.memory import Demand, Estimate, estimate
-from convdkm.training.run import (
-    CHECKPOINTS,
-    CONFIG,
-    ENVIRONMENT,
-    METRICS,
-    Run,
-    class_metrics,
-    dtype_of,
-    read_config,
-)
-from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
-from convdkm.training.sources import as_dataset, load_dataset, prepared
+from convdkm.training.run import Run, class_metrics, dtype_of
+from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, tensorboard_of
+from convdkm.training.sources import as_dataset, drawn, kept
 from convdkm.training.world import ProcessLostError, World, find_device, joined_world
 
 Stop = Callable[[], bool]
@@ -80,11 +79,23 @@ def fit(
         chosen = preset(model if isinstance(model, str) else "quick")
         config = chosen.config(name, **options)
     own = model if isinstance(model, DeepKernelMachine) else None
-    with joined_world(config.training.timeout_minutes) as world:
-        folder = None if folder is None else Path(folder)
-        if folder is not None and world.leads:
-            _check_free(folder, overwrite)
-        session = Session(config, dataset, world, folder=folder, model=own, sinks=sinks, stop=stop)
+    folder = None if folder is None else Path(folder)
+    with (
+        joined_world(config.training.timeout_minutes) as world,
+        _writer(folder, world, overwrite=overwrite) as writer,
+    ):
+        if writer is not None and own is None:
+            writer.announce(config)
+        session = Session(
+            config,
+            dataset,
+            world,
+            folder=folder,
+            writer=writer,
+            model=own,
+            sinks=sinks,
+            stop=stop,
+        )
         return session.run()
 
 
@@ -97,35 +108,51 @@ def resume(
     stop: Stop | None = None,
     **options: Any,
 ) -> Run:
-    """Go on with a run that was stopped, from its last checkpoint.
+    """Go on with a run that was stopped, from its last checkpoint, or from its start without one.
 
     Args:
         folder: of the run.
-        data: the data of the run, where it cannot be loaded by its name.
+        data: the data of the run, where it cannot be loaded by its name; or where it is now.
         model: a machine of the same shape, where it was one of your own.
         sinks, stop: as in :func:`fit`.
         options: of the recipe that may change, such as ``device``.
     """
     folder = Path(folder)
-    config = read_config(folder).updated(options)
-    dataset = None if data is None else as_dataset(data)[0] or load_dataset(config)
-    with joined_world(config.training.timeout_minutes) as world:
-        checkpoint, warning = CheckpointStore(folder / CHECKPOINTS).load()
+    dataset, name = (None, None) if data is None else as_dataset(data)
+    options |= {} if dataset is not None or name is None else {"dataset": name}
+    found, no_settings = read_config(folder)
+    config = found.updated(options)
+    with (
+        joined_world(config.training.timeout_minutes) as world,
+        _writer(folder, world, resuming=True) as writer,
+    ):
+        store = CheckpointStore(folder / CHECKPOINTS)
+        begun = bool(store.names()) or not is_run(folder)
+        checkpoint, warning = store.load() if begun else (None, None)
         session = Session(
             config,
             dataset,
             world,
             folder=folder,
+            writer=writer,
             model=model,
             sinks=sinks,
             stop=stop,
             checkpoint=checkpoint,
         )
-        if options and world.leads:  # now that they are known to work
-            write_text(folder / CONFIG, config.to_yaml())
-        if warning is not None and world.leads:
-            session.tell(warning)
+        if world.leads:
+            if options or no_settings:  # now that they are known to work
+                write_text(folder / CONFIG, config.to_yaml())
+            for text in filter(None, (warning, no_settings)):
+                session.tell(text)
         return session.run()
+
+
+def _writer(
+    folder: Path | None, world: World, **how: bool
+) -> AbstractContextManager[Writer | None]:
+    """The right to write into the folder, for the process that does."""
+    return writing(folder, **how) if folder is not None and world.leads else nullcontext()
 
 
 class Session:
@@ -136,6 +163,7 @@ class Session:
         dataset: the images; loaded by the configuration if None.
         world: the processes that train.
         folder: of the run, or None.
+        writer: of that folder, in the process that leads.
         model: a machine of the user's own; built by the configuration if None.
         sinks: of the user's.
         stop: as in :func:`fit`.
@@ -149,6 +177,7 @@ class Session:
         world: World,
         *,
         folder: Path | None = None,
+        writer: Writer | None = None,
         model: DeepKernelMachine | None = None,
         sinks: Iterable[Sink] = (),
         stop: Stop | None = None,
@@ -161,9 +190,12 @@ class Session:
         self.memory: Estimate | None = None
         self.sinks = list(sinks) if world.leads else []
         data = config.data
-        dataset = load_dataset(config, self.tell) if dataset is None else dataset
-        dataset, self.held_out = prepared(dataset, data)
-        self.dataset = dataset
+        if checkpoint is None:
+            images = drawn(config, dataset, self.tell)
+        else:
+            images = kept(config, folder, dataset, self.tell, to_train=True)
+        self.dataset = dataset = images.dataset
+        self.held_out = images.held_out
         if checkpoint is not None:
             self._check_unchanged(checkpoint)
 
@@ -194,8 +226,8 @@ class Session:
             seed=config.training.seed,
             world=world,
         )
-        if checkpoint is None and folder is not None and world.leads:
-            self._make_folder(folder)
+        if checkpoint is None and writer is not None and (text := writer.begin(config, images)):
+            self.tell(text, "info")
         step = int(checkpoint.description["progress"]["step"]) if checkpoint else 0
         self.sinks += self._file_sinks(step)
         self.trainer = Trainer(
@@ -317,26 +349,11 @@ class Session:
         if self.memory is not None and self.memory.warning is not None:
             self.tell(self.memory.warning)
 
-    def _make_folder(self, folder: Path) -> None:
-        """A new folder with the settings in it, made once everything else is known to work."""
-        if folder.is_dir() and any(folder.iterdir()):
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / CONFIG, self.config.to_yaml())
-        write_json(folder / ENVIRONMENT, environment())
-
     def _file_sinks(self, step: int) -> list[Sink]:
         if self.folder is None or not self.world.leads:
             return []
         sinks: list[Sink] = [CsvSink(self.folder, keep_through_step=step), LogSink(self.folder)]
-        if not writable(str(self.folder)):
-            Sinks(sinks).message(
-                "TensorBoard takes no path that is not plain UTF-8 and is left out"
-            )
-        elif find_spec("tensorboard") is not None:
-            sinks.append(
-                TensorBoardSink(self.folder / "tensorboard", keep_through_step=step or None)
-            )
+        sinks += tensorboard_of(self.folder / TENSORBOARD, step, Sinks(sinks).message)
         if self.memory is not None and self.memory.warning is not None:
             Sinks(sinks).message(self.memory.warning, "warning")  # it came before the folder
         return sinks
@@ -378,20 +395,3 @@ class Session:
             "test_images": len(self.dataset.test_images),
             "parameters": parameters,
         }
-
-
-def _check_free(folder: Path, overwrite: bool) -> None:
-    """Raise if a folder is in use: one that is, is never touched without leave."""
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInputError(f"{folder} is a file; a run needs a folder")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    if not overwrite:
-        raise InvalidInputError(
-            f"{folder} is not empty; choose another folder, go on with"
-            f" `convdkm resume {folder}`, or replace it with --overwrite (overwrite=True)"
-        )
-    if not (folder / CONFIG).is_file():
-        raise InvalidInputError(
-            f"{folder} is not empty and does not hold a run, so it is not overwritten"
-        )

@@ -25,16 +25,10 @@ from convdkm.prediction import ClassPrediction
 from convdkm.training.batches import chosen_once, seed_of
 from convdkm.training.build import build_model
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which
+from convdkm.training.folder import CHECKPOINTS, METRICS, read_config, same_machine
 from convdkm.training.instruments import IMAGES, at_a_time
 from convdkm.training.metrics import prediction_metrics
 from convdkm.training.world import find_device
-
-CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS = (
-    "config.yaml",
-    "environment.json",
-    "metrics.json",
-    "checkpoints",
-)
 
 
 @dataclass
@@ -83,12 +77,14 @@ class Run:
             model: the machine to load into, for runs of a machine of your own.
         """
         folder = Path(folder)
-        config = read_config(folder)
+        config, no_settings = read_config(folder)
         loaded, warning = CheckpointStore(folder / CHECKPOINTS).load(checkpoint)
+        config, changed = same_machine(config, loaded.description.get("config"))
         run = cls.of_checkpoint(config, loaded, model)
-        run.metrics, damage = _read_metrics(folder / METRICS)
+        run.metrics, damage = _read_metrics(folder / METRICS, run.step, checkpoint)
         run.folder = folder
-        run.warning = "; ".join(text for text in (warning, damage) if text) or None
+        told = (warning, no_settings, changed, damage)
+        run.warning = "; ".join(text for text in told if text) or None
         run.to(_device_or_cpu(config.training.device if device is None else device, device is None))
         return run
 
@@ -216,14 +212,6 @@ class Run:
         return report_run(self, output, data, images)
 
 
-def read_config(folder: Path) -> RunConfig:
-    """The configuration of the run in ``folder``."""
-    if not (folder / CONFIG).is_file():
-        reason = "has no " + CONFIG if folder.is_dir() else "does not exist"
-        raise InvalidInputError(f"{folder} is not the folder of a run: it {reason}")
-    return RunConfig.from_file(folder / CONFIG)
-
-
 def dtype_of(config: RunConfig) -> torch.dtype:
     """Precision of the data path."""
     return {"float32": torch.float32, "float64": torch.float64}[config.training.precision]
@@ -251,7 +239,7 @@ def _device_or_cpu(name: str, fall_back: bool) -> torch.device:
         return torch.device("cpu")
 
 
-def _read_metrics(path: Path) -> tuple[dict[str, float], str | None]:
+def _read_metrics(path: Path, step: int, which: Which) -> tuple[dict[str, float], str | None]:
     """The final figures of a run, none if it has none yet; and what is wrong with the file."""
     if not path.is_file():
         return {}, None
@@ -261,4 +249,7 @@ def _read_metrics(path: Path) -> tuple[dict[str, float], str | None]:
         return {}, f"{path} is damaged ({error}); the run's final figures are left out"
     if not isinstance(content, dict):
         return {}, f"{path} does not hold the figures of a run; they are left out"
+    if which == "last" and content.get("steps", step) != step:
+        made = f"{path} has the figures after step {content['steps']}"
+        return {}, f"{made}, and the checkpoint that was read is of step {step}; they are left out"
     return content, None

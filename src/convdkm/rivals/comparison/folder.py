@@ -14,9 +14,8 @@ from pydantic import Field
 
 from convdkm.config import PositiveInt, Whitening
 from convdkm.errors import InvalidInputError
-from convdkm.experiments.locking import locked
 from convdkm.experiments.specification import Part
-from convdkm.files import read_text, write_json
+from convdkm.files import locked, read_text, write_json
 from convdkm.rivals.comparison.planning import Plan, PlannedTrial, merged, planned
 
 RECORD, LOCK = "comparison.json", ".comparison.lock"
@@ -147,8 +146,8 @@ class ComparisonFolder:
         """Keep other comparisons from working here, for as long as this one does."""
         return locked(
             self.path / LOCK,
-            f"another comparison is at work in {self.path}; wait for it, or choose another"
-            " --output",
+            f"a comparison is being made in {self.path}",
+            "wait for it, or choose another --output",
         )
 
     def file(self, trial: PlannedTrial, ending: str = "json") -> Path:
