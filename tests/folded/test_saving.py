@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from folded_machines import MACHINES, machine
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 import convdkm as dkm

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.files import write_json, write_text
 from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset
+from convdkm.text import in_shell
 from convdkm.training.batches import Batches, seed_of
 from convdkm.training.build import build_model, tune
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore
@@ -36,7 +35,7 @@ from convdkm.training.log import LogSink
 from convdkm.training.loop import Trainer
 from convdkm.training.memory import Demand, Estimate, estimate
 from convdkm.training.run import Run, class_metrics, dtype_of, load_to_go_on
-from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
+from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, tensorboard_of
 from convdkm.training.sources import as_dataset, drawn, kept
 from convdkm.training.world import ProcessLostError, World, find_device, joined_world
 
@@ -274,7 +273,7 @@ class Session:
         except ProcessLostError as error:
             if self.folder is None:
                 raise
-            command = f"convdkm resume {shlex.quote(str(self.folder))}"
+            command = f"convdkm resume {in_shell(self.folder)}"
             raise ProcessLostError(f"{error}. Go on with\n  {command}") from error
         self.result.step = progress.step
         if not progress.interrupted and self.world.leads:
@@ -354,8 +353,7 @@ class Session:
         if self.folder is None or not self.world.leads:
             return []
         sinks: list[Sink] = [CsvSink(self.folder, keep_through_step=step), LogSink(self.folder)]
-        if find_spec("tensorboard") is not None:
-            sinks.append(TensorBoardSink(self.folder / TENSORBOARD, keep_through_step=step or None))
+        sinks += tensorboard_of(self.folder / TENSORBOARD, step, Sinks(sinks).message)
         if self.memory is not None and self.memory.warning is not None:
             Sinks(sinks).message(self.memory.warning, "warning")  # it came before the folder
         return sinks
