@@ -14,7 +14,7 @@ from typing import BinaryIO
 from convdkm.cli.output import say, warn
 from convdkm.cli.prediction_rows import Form
 from convdkm.errors import ConvDKMError, InvalidInputError
-from convdkm.files import locked, move_into_place, require_regular
+from convdkm.files import locked, move_into_place, require_regular, writing
 
 
 class PartialFile:
@@ -51,20 +51,20 @@ class PartialFile:
         with locked(lock, f"predictions are being written to {self.path}", "wait for it"):
             part, begun = self._own()
             try:
-                with part.open("r+b") as file:
-                    self._go_on(file, begun)
-                    yield file
-                    file.write(self.form.end.encode())
-                move_into_place(part, self.path)
+                with writing(self.path):
+                    with part.open("r+b") as file:
+                        self._go_on(file, begun)
+                        yield file
+                        file.write(self.form.end.encode())
+                    move_into_place(part, self.path)
             except KeyboardInterrupt:
                 if kept := self._kept(part):
                     say(kept, stderr=True)
                 raise
-            except (ConvDKMError, OSError) as error:
+            except ConvDKMError as error:
                 if not (kept := self._kept(part)):
                     raise
-                text = error.strerror if isinstance(error, OSError) else None
-                raise InvalidInputError(f"{text or error}; {kept}") from error
+                raise InvalidInputError(f"{error}; {kept}") from error
             finally:
                 lock.unlink(missing_ok=True)
 
