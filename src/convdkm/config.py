@@ -20,6 +20,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -42,6 +43,8 @@ from convdkm.choices import (
     WhiteningChoice,
 )
 from convdkm.errors import InvalidInputError
+from convdkm.text import name_text, shortened, writable
+from convdkm.yaml_file import read_yaml
 
 Patches = Literal["whitened", "standardised", "raw"]
 AugmentStage = Literal["before-whitening", "after-whitening"]
@@ -130,6 +133,12 @@ class DataConfig(Section):
     inducing_images: PositiveInt = Field(
         512, description="images, balanced over the classes, that initialisation looks at"
     )
+
+    @field_validator("dataset", "data_dir", mode="before")
+    @classmethod
+    def _as_text(cls, path: Any) -> Any:
+        """A path that is not UTF-8 as text, which :func:`convdkm.text.named_path` understands."""
+        return name_text(path) if isinstance(path, str) and not writable(path) else path
 
 
 class ModelConfig(Section):
@@ -308,24 +317,6 @@ SECTION = {name: section for section, kind in SECTIONS.items() for name in kind.
 """The section that each option belongs to."""
 
 
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping; nothing but plain values is built."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same, and faster
-    try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
-    except OSError as error:
-        raise InvalidInputError(f"cannot read {path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise InvalidInputError(f"{path} must hold options and their values")
-    return {str(key): value for key, value in content.items()}
-
-
 def nearest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean …?``, or nothing where nothing is near."""
     close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
@@ -371,7 +362,7 @@ def _readable(error: ValidationError) -> str:
         for theirs, ours in _WORDING.items():
             message = message.replace(theirs, ours)
         given = problem.get("input")
-        shown = "" if isinstance(given, (dict, BaseModel)) else f", got {given!r}"
+        shown = "" if isinstance(given, (dict, BaseModel)) else f", got {shortened(repr(given))}"
         seen.setdefault(name, f"{name} {message}{shown}".strip())
     return "; ".join(seen.values())
 

@@ -1,4 +1,7 @@
-"""Files that are whole or not there, and locks on what one process alone may write."""
+"""Files that are whole or not there, and locks on what one process alone may write.
+
+And files that others wrote: only regular ones are opened, since a pipe would keep a reader waiting.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import json
 import os
 import platform
 import shlex
+import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,6 +19,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from convdkm.errors import CannotWriteError, ConvDKMError, InvalidInputError
+from convdkm.text import writable
+
+MOST_DIGITS = 300
+"""Of an integer in JSON: more than any count has, and few enough for a float."""
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 """Numbers of the errors of a disk that is full, or of a quota that is used up."""
@@ -53,13 +61,18 @@ def replacing(path: Path, before: Callable[[], None] | None = None) -> Iterator[
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield temporary
-            flush_to_disk(temporary)
-            if before is not None:
-                before()
-            os.replace(temporary, path)
-            flush_to_disk(path.parent)
+            move_into_place(temporary, path, before)
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def move_into_place(temporary: Path, path: Path, before: Callable[[], None] | None = None) -> None:
+    """Let a file that is complete take the place of ``path``; see :func:`replacing`."""
+    flush_to_disk(temporary)
+    if before is not None:
+        before()
+    os.replace(temporary, path)
+    flush_to_disk(path.parent)
 
 
 def flush_to_disk(path: Path) -> None:
@@ -74,15 +87,66 @@ def flush_to_disk(path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, atomically."""
+    r"""Write a text file, atomically; stray bytes of names as ``\udcff``, which JSON reads back."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file, atomically; what JSON cannot hold is written as text."""
     default: Callable[[Any], str] = str
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False, default=default) + "\n")
+
+
+def require_regular(path: Path) -> None:
+    """Raise if something is there that is no regular file: a pipe, a device, a folder."""
+    if path.exists() and not stat.S_ISREG(path.stat().st_mode):
+        kind = "a folder" if path.is_dir() else "a pipe, a device or a socket"
+        raise InvalidInputError(f"{path} is {kind}, not a regular file")
+
+
+def read_text(path: Path) -> str:
+    """The text of a regular file."""
+    require_regular(path)
+    return path.read_text(encoding="utf-8")
+
+
+def parse_json(text: str) -> Any:
+    """The value that JSON describes; :class:`json.JSONDecodeError` also where it is too deep."""
+    try:
+        return json.loads(text, parse_int=_integer)
+    except RecursionError:
+        raise json.JSONDecodeError("nested too deeply", "", 0) from None
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MOST_DIGITS:
+        raise json.JSONDecodeError(f"a number of {len(digits):,} digits", "", 0)
+    return int(digits)
+
+
+def read_json(path: Path) -> Any:
+    """The value of a JSON file; :class:`OSError` or :class:`ValueError` where there is none."""
+    return parse_json(read_text(path))
+
+
+def read_mapping(path: Path) -> dict[str, Any] | None:
+    """The mapping of a JSON file; None where it is absent or damaged."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+@contextmanager
+def plain_path(path: Path) -> Iterator[Path]:
+    """The path of a file to read, for libraries that take none but UTF-8."""
+    if writable(str(path)):
+        yield path
+        return
+    with path.open("rb") as file:
+        yield Path(f"/dev/fd/{file.fileno()}")
 
 
 @contextmanager
@@ -106,11 +170,7 @@ def locked(path: Path, taken: str, advice: str) -> Iterator[None]:
 
 def holder(path: Path) -> dict[str, Any]:
     """Who holds a lock, or held it last: ``process``, ``host``, ``since`` and ``command``."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+    return read_mapping(path) or {}
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from convdkm.digests import BLANK, KEY, DamagedError, check_digest, sealing
 from convdkm.errors import ConvDKMError
+from convdkm.files import parse_json, plain_path
 
 NAMES = {"convdkm": "a checkpoint of a run", "convdkm-predictor": "a predictor"}
 """What a file is, by the key of its description in the metadata."""
@@ -59,7 +60,7 @@ class TensorFormat:
         """Tensors and description of a file; whatever is wrong with it is an :attr:`error`."""
         try:
             check_digest(path)
-            with safe_open(path, framework="pt") as file:
+            with plain_path(path) as plain, safe_open(plain, framework="pt") as file:
                 description = self._description(path, file.metadata() or {})
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         except DamagedError as error:
@@ -80,7 +81,7 @@ class TensorFormat:
             other = next((name for key, name in NAMES.items() if key in metadata), None)
             found = "a safetensors file, but not one of convdkm" if other is None else other
             raise self.error(f"{path} is not {NAMES[self.key]}: it is {found}; {self.origin}")
-        description = json.loads(metadata[self.key])
+        description = parse_json(metadata[self.key])
         version = description.get("format") if isinstance(description, dict) else None
         if type(version) is not int or version < 1:
             raise self.error(f"{path} does not say which version of the format it has")
@@ -108,7 +109,7 @@ def save_tensors(
 
 def key_of(path: Path) -> str | None:
     """Which of :data:`NAMES` a file is, if any; raises what safetensors raises."""
-    with safe_open(path, framework="pt") as file:
+    with plain_path(path) as plain, safe_open(plain, framework="pt") as file:
         return next((key for key in NAMES if key in (file.metadata() or {})), None)
 
 

@@ -134,7 +134,11 @@ def test_predictions_that_cannot_be_written(photo_run, photos, tmp_path, monkeyp
     monkeypatch.setattr("os.fsync", full)
     text = fail("predict", photo_run, photos, "-o", tmp_path / "all.csv")
     assert f"{tmp_path / 'all.csv'} cannot be written: No space left" in text
-    assert not list(tmp_path.iterdir())
+    (part,) = tmp_path.iterdir()
+    assert f"kept in {part}: 30 predictions, after which the same command goes on" in text
+    monkeypatch.undo()
+    succeed("predict", photo_run, photos, "-o", tmp_path / "all.csv")
+    assert [path.name for path in tmp_path.iterdir()] == ["all.csv"]
 
 
 # -- the real thing --------------------------------------------------------------------------------

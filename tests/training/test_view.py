@@ -317,6 +317,14 @@ def test_nothing_is_broken_or_interpreted_in_a_file(screen):
     assert shown.lines[0] == text.strip()
 
 
+def test_codes_in_a_message_are_shown_and_not_obeyed(screen):
+    for terminal in (True, False):
+        shown = screen(terminal=terminal)
+        shown.sink.message("left out: \x1b]0;title\x07\x9b2J\udcff.png")
+        shown.sink.close()
+        assert r"\x1b]0;title\x07\xc2\x9b2J\xff.png" in "".join(shown.lines)
+
+
 def test_an_encoding_without_the_signs_is_no_failure(screen):
     shown = screen(terminal=False, encoding="ascii")
     shown.sink.start(INFO)

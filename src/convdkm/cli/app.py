@@ -186,6 +186,9 @@ def predict(
 
     With the probability of the class, the entropy of the prediction (all of its uncertainty) and
     the mutual information (the part that more data could remove), both in nats.
+
+    Any number of images: rows are written as they come. With -o, a command that was stopped goes on
+    after them when it is given again.
     """
     from convdkm.cli.predict import predict_images
 

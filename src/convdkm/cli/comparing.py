@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convdkm.cli.interrupt import Interrupt
-from convdkm.cli.output import console, plain_table, warn
+from convdkm.cli.output import console, plain_table, say, say_path, warn
 from convdkm.cli.settings import checked_dataset
 from convdkm.cli.tabulating import check_format, write_comparison
 from convdkm.config import RunConfig
@@ -24,6 +23,7 @@ from convdkm.rivals.comparison.folder import ComparisonFolder, Scale, TrialResul
 from convdkm.rivals.comparison.planning import Plan, PlannedTrial, planned, product
 from convdkm.rivals.methods import GROUPS, METHODS, QUICK, chosen, method
 from convdkm.rivals.setting import Setting
+from convdkm.text import in_shell
 from convdkm.training.view import format_duration
 
 if TYPE_CHECKING:
@@ -307,18 +307,16 @@ def _conclude(
     written = write_comparison(folder.path, output=None, form=form)
     page = write_methods_page(folder.path, folder.path / PAGE)
     for path in (*written, page):
-        print(path, file=sys.stderr)
+        say(str(path), stderr=True)
     if report.left:
-        again = shlex.join(["convdkm", *sys.argv[1:]])
-        print(
-            f"Stopped with {report.done} of {report.total} trials finished. Go on with\n  {again}"
-        )
+        again = " ".join(map(in_shell, ["convdkm", *sys.argv[1:]]))
+        say(f"Stopped with {report.done} of {report.total} trials finished. Go on with\n  {again}")
     elif report.failed:
         print(
             f"{report.done} of {report.total} trials finished, {report.failed} failed; the same"
             " command tries these again"
         )
-    print(folder.path)
+    say_path(folder.path)
     if report.left:
         sys.exit(interrupt.exit_code)
     if report.failed:

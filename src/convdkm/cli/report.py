@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from convdkm.allocator import keep_freed_memory
 from convdkm.checks import check_choice
+from convdkm.cli.output import say, say_path
 from convdkm.cli.settings import checked_dataset
 from convdkm.errors import InvalidInputError
 from convdkm.report.write import write_report
@@ -39,6 +39,6 @@ def report_runs(
         data_dir=data_dir,
         device=device,
         force=force,
-        tell=lambda text: print(text, file=sys.stderr),
+        tell=lambda text: say(text, stderr=True),
     )
-    print(file)
+    say_path(file)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
-import shlex
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -15,9 +13,11 @@ from typing import Any
 
 from convdkm.allocator import keep_freed_memory
 from convdkm.cli.interrupt import Interrupt
-from convdkm.cli.output import console, metrics_table
+from convdkm.cli.output import console, metrics_table, say, say_path
 from convdkm.cli.settings import checked_dataset, resolve
 from convdkm.config import RunConfig
+from convdkm.files import read_mapping
+from convdkm.text import in_shell
 
 STOPPING = "Stopping after this step, or batch of images. Ctrl-C again stops at once."
 TOO_EARLY = "Stopped before training began."
@@ -70,7 +70,7 @@ def resume_run(folder: Path, options: Mapping[str, Any], *, data: str | None, qu
             soft_wrap=True,
         )
         console().print(metrics_table(metrics))
-        print(folder)
+        say_path(folder)
         return
     _keep_memory(settings)
     place = None if data is None else checked_dataset(data)
@@ -87,10 +87,10 @@ def _keep_memory(settings: RunConfig) -> None:
 
 def _final_metrics(folder: Path, settings: RunConfig) -> dict[str, Any]:
     """The figures of a run that has come to its last epoch; nothing for any other."""
+    metrics = read_mapping(folder / "metrics.json") or {}
     try:
-        metrics = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
         return metrics if metrics["epochs"] >= settings.training.epochs else {}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return {}
 
 
@@ -114,14 +114,15 @@ def _follow(start: Callable[..., Any], folder: Path, *, quiet: bool, **more: Any
         return
     if run.metrics:
         console().print(metrics_table(run.metrics))
-        print(folder)
+        say_path(folder)
         return
     _say_how_to_go_on(f"Stopped after step {run.step}; all is saved", folder)
     sys.exit(interrupt.exit_code)
 
 
 def _say_how_to_go_on(what: str, folder: Path) -> None:
-    print(f"{what}. Go on with\n  convdkm resume {shlex.quote(str(folder))}\n{folder}")
+    say(f"{what}. Go on with\n  convdkm resume {in_shell(folder)}")
+    say_path(folder)
 
 
 def _new_folder(dataset: str, preset: str) -> Path:

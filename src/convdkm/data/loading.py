@@ -18,6 +18,7 @@ from convdkm.data.registry import (
     nearest,
 )
 from convdkm.errors import InvalidInputError
+from convdkm.text import named_path
 
 if TYPE_CHECKING:
     from convdkm.data.dataset import Dataset
@@ -58,14 +59,14 @@ def load(
         )
     if isinstance(source, str) and is_known(source):
         data = _load_known(known_set(source), data_dir)
-    elif Path(source).is_dir():
+    elif (place := named_path(source)).is_dir():
         from convdkm.data.image_folder import load_image_folder
 
         data = load_image_folder(
-            source, image_size=size, channels=channels, skip_bad=skip_bad, report=report
+            place, image_size=size, channels=channels, skip_bad=skip_bad, report=report
         )
     else:
-        data = _load_file(source)
+        data = _load_file(place)
     shape = data.image_shape
     if (channels or shape[0], *(size or shape[1:])) != shape:
         train, test = (
@@ -131,11 +132,10 @@ def _load_known(known: KnownSet, data_dir: str | Path | None) -> Dataset:
     return read_cifar(place, known)
 
 
-def _load_file(source: str | Path) -> Dataset:
-    path = Path(source)
+def _load_file(path: Path) -> Dataset:
     if not path.exists():
         raise InvalidInputError(
-            f"there is no data set or path {str(source)!r}{nearest(str(source))}{listing()}; or"
+            f"there is no data set or path {str(path)!r}{nearest(str(path))}{listing()}; or"
             " give the path of a folder of pictures or of an .npz file"
         )
     if path.suffix.lower() != ".npz":

@@ -8,7 +8,7 @@ from pathlib import Path
 from convdkm.data import Dataset
 from convdkm.data.checksums import digest_of_file
 from convdkm.errors import InvalidInputError
-from convdkm.files import write_text
+from convdkm.files import require_regular, write_text
 from convdkm.report.compare_page import compare_page
 from convdkm.report.findings import Load, Tell, examine, gather, no_images, of_settings
 from convdkm.report.page import GENERATOR
@@ -109,6 +109,7 @@ def require_free(file: Path, *, force: bool) -> None:
     """Raise if writing would destroy something that is not a page of this kind."""
     if file.is_dir():
         raise InvalidInputError(f"{file} is a folder; name a file in it, such as {file / PAGE}")
+    require_regular(file)
     if force or not file.exists():
         return
     with file.open("rb") as opened:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.files import write_json, write_text
 from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset
+from convdkm.text import in_shell
 from convdkm.training.batches import Batches, seed_of
 from convdkm.training.build import build_model, settled, tune
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Progress
@@ -37,7 +36,7 @@ from convdkm.training.loop import Trainer
 from convdkm.training.memory import Demand, Estimate, estimate
 from convdkm.training.run import Run, dtype_of, load_to_go_on
 from convdkm.training.scoring import Scorer, ScoringStoppedError
-from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
+from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, tensorboard_of
 from convdkm.training.sources import as_dataset, drawn, kept
 from convdkm.training.world import ProcessLostError, World, find_device, joined_world
 
@@ -291,7 +290,7 @@ class Session:
         except ProcessLostError as error:
             if self.folder is None:
                 raise
-            command = f"convdkm resume {shlex.quote(str(self.folder))}"
+            command = f"convdkm resume {in_shell(self.folder)}"
             raise ProcessLostError(f"{error}. Go on with\n  {command}") from error
         if self.folder is not None and self.result.metrics:
             write_json(self.folder / METRICS, self.result.metrics)
@@ -367,11 +366,11 @@ class Session:
     def _file_sinks(self, before: Progress) -> list[Sink]:
         if self.folder is None or not self.world.leads:
             return []
-        step, ends = before.step, before.ending is None
-        table = CsvSink(self.folder, keep_through_step=step, ends_epoch=ends)
+        table = CsvSink(
+            self.folder, keep_through_step=before.step, ends_epoch=before.ending is None
+        )
         sinks: list[Sink] = [table, LogSink(self.folder)]
-        if find_spec("tensorboard") is not None:
-            sinks.append(TensorBoardSink(self.folder / TENSORBOARD, keep_through_step=step or None))
+        sinks += tensorboard_of(self.folder / TENSORBOARD, before.step, Sinks(sinks).message)
         if self.memory is not None and self.memory.warning is not None:
             Sinks(sinks).message(self.memory.warning, "warning")  # it came before the folder
         return sinks

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.data.whitening import Whitening, make_whitening
 from convdkm.errors import InvalidInputError
+from convdkm.files import read_json
 from convdkm.folded.fold_whitening import folded_whitening
 from convdkm.folded.predictor import Predictor
 from convdkm.insight.instruments import Reading, readings
@@ -141,6 +142,19 @@ class Run:
             batch_size: how many to work on at a time; as in the evaluation of the run by default.
             watch: told after each time how many are done, and of how many; what it raises stops.
         """
+        return self.snapshot()(images, batch_size, watch)
+
+    def snapshot(self) -> Callable[..., ClassPrediction]:
+        """:meth:`predict` of the machine as it is now, folded once for many calls."""
+        return partial(self._predicted, self.model.folded())
+
+    def _predicted(
+        self,
+        predictor: Predictor,
+        images: Any,
+        batch_size: int | None = None,
+        watch: Watch | None = None,
+    ) -> ClassPrediction:
         tensor = as_images(images)
         if tuple(tensor.shape[1:]) != tuple(self.image_shape):
             raise InvalidInputError(
@@ -150,7 +164,6 @@ class Run:
         if not len(tensor):
             raise InvalidInputError("there are no images to predict")
         size = batch_size or self.config.training.evaluation_batch
-        predictor = self.model.folded()
         parts = []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(self.config.training.seed, 5))
@@ -285,7 +298,7 @@ def _read_metrics(path: Path, step: int, which: Which) -> tuple[dict[str, float]
     if not path.is_file():
         return {}, None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except ValueError as error:
         return {}, f"{path} is damaged ({error}); the run's final figures are left out"
     if not isinstance(content, dict):

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError
 from convdkm.files import writing
+from convdkm.text import in_markdown, writable
 from convdkm.training.tables import Table, read_table
 
 if TYPE_CHECKING:
@@ -275,7 +277,8 @@ class TensorBoardSink(Sink):
             "parameters": str(info.parameters),
             **info.detail,
         }
-        table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+        lines = (f"| {in_markdown(name)} | {in_markdown(value)} |" for name, value in rows.items())
+        table = "\n".join(lines)
         self._writer.add_text("run", f"| | |\n|-|-|\n{table}", info.first_step)
 
     def step(self, record: StepRecord) -> None:
@@ -297,6 +300,16 @@ class TensorBoardSink(Sink):
     def _write(self, group: str, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
             self._writer.add_scalar(f"{group}/{name}", float(value), step)
+
+
+def tensorboard_of(folder: Path, step: int, tell: Callable[[str], None]) -> list[TensorBoardSink]:
+    """The sink of a run that is at a step, if TensorBoard is here; it takes no path but UTF-8."""
+    if find_spec("tensorboard") is None:
+        return []
+    if not writable(str(folder)):
+        tell("TensorBoard is left out: it takes no path that is not plain UTF-8")
+        return []
+    return [TensorBoardSink(folder, keep_through_step=step or None)]
 
 
 class Sinks(Sink):

@@ -16,6 +16,7 @@ from convdkm.data.dataset import Part
 from convdkm.data.registry import is_known, known_set
 from convdkm.data.split_record import PARTS, SplitRecord, renumbered
 from convdkm.errors import InvalidInputError
+from convdkm.text import named_path
 from convdkm.training.folder import SPLIT
 
 Tell = Callable[[str], None]
@@ -140,7 +141,7 @@ def kept(
     record = None if folder is None else SplitRecord.read(folder / SPLIT)
     place, loaded = config.data.dataset, dataset is None
     if dataset is None:
-        if not is_known(place) and not Path(place).exists():
+        if not is_known(place) and not named_path(place).exists():
             raise InvalidInputError(
                 f"{place}, where this run has its images from, is not there; if they have moved,"
                 " say where they are with --data (data=…)"
@@ -192,7 +193,7 @@ def to_score(
         class_names: of the run.
         tell: is told what is left out.
     """
-    own = Path(name).resolve() == Path(config.data.dataset).resolve()
+    own = named_path(name).resolve() == named_path(config.data.dataset).resolve()
     config = config.updated({"dataset": name})
     record = SplitRecord.read(folder / SPLIT)
     data = load_dataset(config, tell, whole=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TextIO
 
 from convdkm.errors import InvalidInputError
-from convdkm.files import replacing, writing
+from convdkm.files import replacing, require_regular, writing
+from convdkm.text import csv_line
 
 
 class Table:
@@ -70,7 +70,7 @@ class Table:
                 file.close()
 
     def _line(self, row: Mapping[str, str]) -> str:
-        return _csv_line(row.get(name, "") for name in self._columns)
+        return csv_line(row.get(name, "") for name in self._columns)
 
     def _rewrite(self, rows: list[dict[str, str]]) -> None:
         """Replace the file at once, so that at any time it is either the old or the new one."""
@@ -79,20 +79,15 @@ class Table:
             replacing(self.path) as temporary,
             temporary.open("w", encoding="utf-8", newline="") as file,
         ):
-            file.write(_csv_line(self._columns))
+            file.write(csv_line(self._columns))
             file.writelines(self._line(row) for row in rows)
-
-
-def _csv_line(cells: Iterable[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
 
 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Columns and rows, without blank cells; an unfinished last line is left out."""
     if not path.exists():
         return [], []
+    require_regular(path)
     *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
     if not lines:
         return [], []

@@ -15,6 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from convdkm.text import legible
 from convdkm.training.sinks import EpochRecord, Level, RunInfo, Sink, StepRecord
 from convdkm.training.time_left import Clock, TimeLeft
 
@@ -232,7 +233,7 @@ class TerminalSink(Sink):
     def _print(self, text: str, style: str = "", *, wrap: bool = False) -> None:
         """Print above the bars; in a file a line is never broken, however long."""
         encoding = self._console.encoding
-        text = text.encode(encoding, "replace").decode(encoding)
+        text = legible(text).encode(encoding, "replace").decode(encoding)
         plain = self._live is None and not self._console.is_terminal
         line = Text(text, style, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis")
         self._console.print(line, soft_wrap=plain, highlight=False)

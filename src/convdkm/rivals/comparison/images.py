@@ -13,6 +13,7 @@ from convdkm.choices import WhiteningChoice
 from convdkm.data import Dataset, load
 from convdkm.data.whitening import make_whitening
 from convdkm.errors import InvalidInputError
+from convdkm.files import plain_path
 from convdkm.presets import preset
 from convdkm.rivals.comparison.folder import Scale
 from convdkm.tensor_file import save_tensors
@@ -36,7 +37,8 @@ class Split:
         """From a file that :meth:`save` wrote."""
         from safetensors.torch import load_file
 
-        return cls(**load_file(path))
+        with plain_path(path) as plain:
+            return cls(**load_file(plain))
 
 
 def load_images(

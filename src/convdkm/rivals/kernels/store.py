@@ -14,9 +14,10 @@ from torch import Tensor
 
 from convdkm import digests
 from convdkm.errors import InvalidInputError
-from convdkm.files import write_json
+from convdkm.files import read_json, write_json
 from convdkm.rivals.kernels.nngp import NNGPKernel, Prepared, Tell
 from convdkm.rivals.kernels.progress import Progress
+from convdkm.text import shortened
 
 FORMAT = 1
 MANIFEST = "kernel.json"
@@ -187,7 +188,7 @@ class KernelStore:
             write_json(path, own)
             return
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json(path)
         except (OSError, ValueError) as error:
             raise InvalidInputError(
                 f"{path} is damaged ({error}); delete the folder to compute its kernel again"
@@ -267,5 +268,4 @@ def _damaged(path: Path, why: str) -> str:
 
 
 def _brief(value: object) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return text if len(text) <= 200 else text[:197] + "..."
+    return shortened(json.dumps(value, sort_keys=True))
