@@ -10,7 +10,6 @@ from torch import nn
 
 import convdkm as dkm
 from convdkm.errors import located
-from convdkm.likelihoods import quasi_random_nodes
 from convdkm.numerics import cholesky, pivoted_cholesky_order
 from convdkm.samples import check_samples
 from convdkm.testing import random_gram
@@ -658,8 +657,10 @@ BAD_OPTIONS = {
         lambda: dkm.Categorical(3, samples=0),
         ["samples must be a positive integer", "got 0"],
     ),
-    "nodes": (lambda: dkm.Categorical(3, samples=7), ["nodes must be even", "got 7"]),
-    "no nodes": (lambda: quasi_random_nodes(0, 3), ["even and positive", "got 0"]),
+    "random samples": (
+        lambda: dkm.Categorical(3, expectation="monte-carlo", samples=-7),
+        ["samples must be a positive integer", "got -7"],
+    ),
     "gaussian": (lambda: dkm.Gaussian(0), ["num_outputs", "positive", "got 0"]),
     "gaussian samples": (lambda: dkm.Gaussian(2, samples=0), ["samples", "got 0"]),
     "gaussian noise": (

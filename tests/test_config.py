@@ -19,6 +19,7 @@ from convdkm.config import (
     read_yaml,
 )
 from convdkm.data.registry import KNOWN_SETS
+from convdkm.data.whitening import chosen_whitening
 from convdkm.errors import InvalidInputError
 from convdkm.presets import default_for, names, preset
 from convdkm.training.build import build_model
@@ -289,6 +290,18 @@ def test_a_preset_makes_a_machine(name):
     whole = preset(name).config("cifar10")
     if max(whole.model.inducing) <= 64:
         assert build_model(whole.model, 3, 10).head is not None
+
+
+@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize(
+    ("dataset", "count", "shape"),
+    [("cifar10", 50_000, (3, 32, 32)), ("mnist", 60_000, (1, 28, 28)), ("digits", 1437, (1, 8, 8))],
+)
+def test_presets_whiten_well_known_sets_without_a_word(name, dataset, count, shape):
+    usual = {("mnist", True): "none", ("digits", True): "scale"}
+    expected = usual.get((dataset, name in ("fast", "quick")), "zca")
+    kind = preset(name).config(dataset).data.whitening
+    assert chosen_whitening(kind, count, shape, pytest.fail) == expected
 
 
 def test_presets_say_what_they_are_and_differ():

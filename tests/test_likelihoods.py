@@ -11,9 +11,9 @@ from torch.quasirandom import SobolEngine
 
 import convdkm as dkm
 import oracle
-from convdkm.likelihoods import quasi_random_nodes
 from oracle.adapter import array
 from oracle.cases import DTYPES, GROUPS, TOLERANCE, generator_of, normal
+from oracle.softmax_cases import SOFTMAX_CASES
 
 CLASSES, COUNT = 4, 6
 
@@ -132,36 +132,146 @@ def test_gaussian_noise_is_learned_only_on_request():
     assert float(fixed.noise) == pytest.approx(0.4, rel=1e-12)
 
 
-# -- fixed nodes -------------------------------------------------------------------------------
+# -- the integral of the categorical likelihood ------------------------------------------------
 
 
-@pytest.mark.parametrize(("count", "dim"), [(64, 10), (64, 2), (32, 15), (16, 3)])
-def test_nodes_integrate_quadratics_exactly(count, dim):
-    nodes = array(quasi_random_nodes(count, dim))
-    assert nodes.shape == (count, dim)
-    assert np.abs(nodes.mean(0)).max() < 1e-14
-    assert np.abs(nodes.T @ nodes / count - np.eye(dim)).max() < 1e-12
-    assert np.abs((nodes**3).mean(0)).max() < 1e-13
+def _expectations(mean, variance, dtype=torch.float64, **options):
+    """E[log Σ exp f] and the prediction, of one image, through the likelihood."""
+    marginals = dkm.Marginals(
+        torch.tensor(mean, dtype=dtype)[None], torch.tensor(variance, dtype=dtype)[None]
+    )
+    likelihood = dkm.Categorical(len(mean), **options)
+    value = marginals.mean[0, 0] - likelihood.expected_log_prob(marginals, torch.tensor([0]))
+    return array(value.double()), likelihood.predict(marginals)
 
 
-def test_few_nodes_in_many_dimensions_have_unit_variances():
-    nodes = array(quasi_random_nodes(64, 100))
-    assert np.abs((nodes**2).mean(0) - 1).max() < 1e-12
+@pytest.mark.parametrize("case", SOFTMAX_CASES, ids=str)
+def test_nodes_are_never_worse_than_as_many_random_samples(case):
+    """In E[log Σ exp f] and in the probabilities, for a variance that all classes share."""
+    samples = case.errors_of_samples(64, repeats=6)
+    value, prediction = _expectations(case.mean, [case.variance])
+    error, divergence = case.errors(value, array(prediction.log_probs))
+    assert error < min(samples[0], 1e-4)
+    assert divergence < max(samples[1], 1e-12)
+    assert divergence < 1e-8
+    entropy = array(prediction.expected_entropy)[0]
+    assert entropy == pytest.approx(case.truth[2], abs=1e-3)
+    value, prediction = _expectations(case.mean, [case.variance], torch.float32)
+    error, divergence = case.errors(value, array(prediction.log_probs.double()))
+    assert error < max(samples[0], 1e-5)
+    assert error < 1e-4
+    assert divergence < 1e-6
 
 
-def test_nodes_are_fixed_and_leave_the_generator_alone():
+VARIANCES_OF_CLASSES = {
+    "narrow and wide": ([0.0, 0.0], [1e-6, 1e3]),
+    "the wide one above": ([0.0, 30.0], [1e-6, 1e3]),
+    "the wide one far above": ([0.0, 100.0], [1e-6, 1e3]),
+    "the narrow one above": ([30.0, 0.0], [1e-6, 1e3]),
+    "two of three": ([0.0, 30.0, 30.0], [0.01, 1e3, 1.0]),
+    "all sizes": ([0.0, 20.0, 0.0, 7.0, 3.0], [0.01, 100.0, 1000.0, 0.5, 10.0]),
+    "like each other": ([0.3, -0.2, 1.0], [0.9, 1.1, 1.3]),
+    "thirty": (list(np.linspace(0, 20, 30)), list(np.geomspace(1e3, 1e-6, 30))),
+    "thirty, ascending": (list(np.linspace(0, 20, 30)), list(np.geomspace(1e-6, 1e3, 30))),
+}
+
+
+@pytest.mark.parametrize("case", VARIANCES_OF_CLASSES)
+def test_classes_may_have_variances_of_their_own(case):
+    mean, variance = map(np.array, VARIANCES_OF_CLASSES[case])
+    expected, probabilities, entropy = oracle.softmax_expectations(mean, np.sqrt(variance))
+    for dtype in DTYPES:
+        value, prediction = _expectations(mean, variance, dtype)
+        assert value == pytest.approx(expected, abs=1e-4)
+        assert array(prediction.probs.double())[0] == pytest.approx(probabilities, abs=1e-5)
+        assert array(prediction.expected_entropy)[0] == pytest.approx(entropy, abs=1e-3)
+        assert float(prediction.mutual_information) >= 0
+
+
+def test_the_oracle_of_the_softmax_is_the_mean_over_samples():
+    mean, variance = np.array([3.0, 2.0, 1.0, 0.0]), np.array([0.1, 10.0, 1.0, 0.3])
+    expected = oracle.softmax_expectations(mean, np.sqrt(variance))
+    draws = np.random.default_rng(0).standard_normal((200_000, 4))
+    functions = np.exp(mean + np.sqrt(variance) * draws)
+    total = functions.sum(1, keepdims=True)
+    softmax = functions / total
+    entropy = -(softmax * np.log(softmax)).sum(1)
+    for samples, truth in zip((np.log(total[:, 0]), softmax, entropy), expected, strict=True):
+        error = samples.std(0) / len(samples) ** 0.5
+        assert (np.abs(samples.mean(0) - truth) < 4 * error).all()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_derivatives_are_the_true_probabilities_and_their_variances(shared):
+    mean = torch.tensor([[2.0, 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    variance = torch.tensor([[4.0]] if shared else [[4.0, 9.0, 0.1]], dtype=torch.float64)
+    variance.requires_grad_()
+    value = -dkm.Categorical(3).expected_log_prob(dkm.Marginals(mean, variance), _labels(1))
+    value.sum().backward()
+    widths = np.sqrt(array(variance.detach().expand(1, 3))[0])
+
+    def truth(shift, power):
+        widened = np.sqrt(widths**2 + shift * power)
+        return oracle.softmax_expectations(array(mean.detach())[0], widened)[0]
+
+    probabilities = oracle.softmax_expectations(array(mean.detach())[0], widths)[1]
+    assert array(mean.grad)[0] == pytest.approx(probabilities - np.eye(3)[0], abs=1e-6)
+    directions = [np.ones(3)] if shared else list(np.eye(3))
+    numerical = [(truth(0.02, d) - truth(-0.02, d)) / 0.04 for d in directions]
+    assert array(variance.grad)[0] == pytest.approx(np.array(numerical), abs=1e-4)
+
+
+def test_classes_that_are_next_to_impossible_have_their_log_probability():
+    for variance in (0.0, 1e-6, 1e-2):
+        for dtype in DTYPES:
+            log_probs = _expectations([0.0, 200.0, 3000.0], [variance], dtype)[1].log_probs
+            found = array(log_probs.double())[0]
+            assert found == pytest.approx([-3000 + variance, -2800 + variance, 0], rel=1e-4)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_huge_variances_and_means_give_finite_numbers(dtype):
+    for mean, variance in itertools.product([0.0, 1e4, -1e6], [1e6, 1e12]):
+        value, prediction = _expectations([mean, 0.0, 1.0], [variance], dtype)
+        assert np.isfinite(value).all()
+        assert torch.isfinite(prediction.log_probs).all()
+        assert 0 <= float(prediction.expected_entropy) <= math.log(3)
+
+
+def test_numbers_that_are_none_come_out_as_such():
+    """Training looks at its objective, and takes the step back."""
+    for mean, variance in (([math.nan, 0.0], [1.0]), ([0.0, 0.0], [math.nan])):
+        assert np.isnan(_expectations(mean, variance)[0]).all()
+
+
+@pytest.mark.parametrize("count", [1, 7, 200])
+def test_any_number_of_nodes_will_do(count):
+    """A few are as good as none, so that more are taken."""
+    expected = oracle.softmax_expectations(np.arange(4.0), np.full(4, 2.0))[0]
+    assert _expectations(np.arange(4.0), [4.0], samples=count)[0] == pytest.approx(expected, 1e-5)
+
+
+def test_nodes_leave_the_generator_alone():
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    first = quasi_random_nodes(64, 10)
+    dkm.Categorical(CLASSES).predict(_marginals())
     assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(first, quasi_random_nodes(64, 10))
-    assert not torch.equal(first, quasi_random_nodes(64, 10, seed=1))
 
 
-@pytest.mark.parametrize("count", [0, 1, 63])
-def test_odd_numbers_of_nodes_are_refused(count):
-    with pytest.raises(dkm.InvalidInputError, match="even"):
-        quasi_random_nodes(count, 3)
+def test_states_with_nodes_of_before_are_taken():
+    likelihood = dkm.Categorical(CLASSES)
+    model = torch.nn.ModuleDict({"likelihood": likelihood})
+    assert not model.state_dict()
+    model.load_state_dict({"likelihood.nodes": torch.zeros(64, CLASSES)})
+    with pytest.raises(RuntimeError, match="Unexpected"):
+        model.load_state_dict({"likelihood.others": torch.zeros(64, CLASSES)})
+
+
+def test_no_images_have_no_expectations():
+    likelihood = dkm.Categorical(CLASSES)
+    none = dkm.Marginals(torch.zeros(0, CLASSES), torch.zeros(0, 1))
+    assert likelihood.expected_log_prob(none, _labels(0)).shape == (0,)
+    assert likelihood.predict(none).probs.shape == (0, CLASSES)
 
 
 @pytest.fixture(scope="module")
@@ -267,8 +377,10 @@ def test_monte_carlo_draws_afresh():
 @pytest.mark.parametrize("shared", [True, False])
 def test_entropy_and_mutual_information_are_their_sums(shared):
     marginals = _marginals(shared=shared)
-    likelihood = dkm.Categorical(CLASSES)
+    likelihood = dkm.Categorical(CLASSES, expectation="monte-carlo", samples=64)
+    torch.manual_seed(3)
     prediction = likelihood.predict(marginals)
+    torch.manual_seed(3)
     values = array(likelihood.functions(marginals))
     assert values.shape == (COUNT, 64, CLASSES)
     for image in range(COUNT):
@@ -404,7 +516,6 @@ def test_one_real_target_may_be_a_vector():
         lambda: dkm.Categorical(1),
         lambda: dkm.Categorical(3, expectation="exact"),
         lambda: dkm.Categorical(3, samples=0),
-        lambda: dkm.Categorical(3, samples=7),
         lambda: dkm.Categorical(3, expectation="monte-carlo", samples=0),
         lambda: dkm.Gaussian(0),
         lambda: dkm.Gaussian(1, noise=0.0),

@@ -127,8 +127,8 @@ def resnet(
         skip_weight, learn_skip: see :class:`Skip`.
         top: ``"gap"``, ``"linear"``, or either with mixing weights (``"gap+mix"``).
         likelihood: ``"categorical"``, ``"gaussian"`` (on one-hot labels), or a likelihood.
-        expectation, samples: how a likelihood given by name takes expectations; by default fixed
-            nodes for the categorical and the closed form for the Gaussian.
+        expectation, samples: how a likelihood given by name takes expectations; by default an
+            integral for the categorical and the closed form for the Gaussian.
         head_parameterisation, head_covariance: see :class:`GPHead`.
         head_kl: the head's KL is the ``"sum"`` over the classes or their ``"mean"``.
         ndim: spatial axes of the images, 1 to 3.

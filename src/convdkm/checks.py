@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args, get_origin
 
 from convdkm.errors import InvalidInputError
 
@@ -40,3 +40,23 @@ def one_per_layer(name: str, value: float | Sequence[float], count: int) -> tupl
             f"{name} must be one number or one for each of {count} layers, got {len(values)}"
         )
     return values
+
+
+def wrong_kinds(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[str]:
+    """The names of values, read from JSON, that are not of their kind.
+
+    A kind is a type, or lists, dictionaries or a choice of such; a value that is not there passes.
+    """
+    return [name for name in kinds if name in values and not _is_a(values[name], kinds[name])]
+
+
+def _is_a(value: object, kind: Any) -> bool:
+    """Whether a value is of a kind; a whole number is a number, a flag is none."""
+    inside = get_args(kind)
+    if get_origin(kind) is list:
+        return isinstance(value, list) and all(_is_a(each, inside[0]) for each in value)
+    if get_origin(kind) is dict:
+        return isinstance(value, dict) and all(_is_a(each, inside[1]) for each in value.values())
+    if inside:
+        return any(_is_a(value, each) for each in inside)
+    return type(value) is kind or (kind is float and type(value) is int)

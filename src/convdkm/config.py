@@ -20,6 +20,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
+    field_validator,
     model_validator,
 )
 
@@ -39,10 +40,12 @@ from convdkm.choices import (
     Parameterisation,
     Statistics,
     Top,
+    WhiteningChoice,
 )
 from convdkm.errors import InvalidInputError
+from convdkm.text import name_text, shortened, writable
+from convdkm.yaml_file import read_yaml
 
-Whitening = Literal["zca", "zca-paper", "standardise", "scale", "none"]
 Patches = Literal["whitened", "standardised", "raw"]
 AugmentStage = Literal["before-whitening", "after-whitening"]
 ScheduleName = Literal["steps", "one-cycle", "cosine", "constant"]
@@ -110,10 +113,11 @@ class DataConfig(Section):
         0.0, description="share of the training images held out, to choose the best checkpoint by"
     )
     skip_bad: bool = Field(False, description="leave out images that cannot be read")
-    whitening: Whitening = Field(
-        "zca",
+    whitening: WhiteningChoice = Field(
+        "auto",
         description="of the images: ZCA (as published or as in the text), channels to mean 0 and"
-        " variance 1, channels to variance 1 alone, or none",
+        " variance 1, channels to variance 1 alone, or none; auto: zca, or standardise where there"
+        " are fewer images than values of an image, or too many values",
     )
     zca_epsilon: Annotated[float, Field(ge=0)] = Field(0.1, description="regulariser of ZCA")
     crop: Annotated[int, Field(ge=0)] = Field(
@@ -129,6 +133,12 @@ class DataConfig(Section):
     inducing_images: PositiveInt = Field(
         512, description="images, balanced over the classes, that initialisation looks at"
     )
+
+    @field_validator("dataset", "data_dir", mode="before")
+    @classmethod
+    def _as_text(cls, path: Any) -> Any:
+        """A path that is not UTF-8 as text, which :func:`convdkm.text.named_path` understands."""
+        return name_text(path) if isinstance(path, str) and not writable(path) else path
 
 
 class ModelConfig(Section):
@@ -190,7 +200,7 @@ class ModelConfig(Section):
     top: Top = Field("gap", description="top layer")
     likelihood: LikelihoodName = Field("categorical", description="of the labels")
     expectation: Expectation = Field(
-        "monte-carlo", description="fresh random samples, or fixed quasi-random nodes"
+        "monte-carlo", description="fresh random samples, or the nodes of an integral"
     )
     samples: PositiveInt | None = Field(
         None, description="number of samples or nodes; 1000 or 64 by default"
@@ -307,24 +317,6 @@ SECTION = {name: section for section, kind in SECTIONS.items() for name in kind.
 """The section that each option belongs to."""
 
 
-def read_yaml(path: str | Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping; nothing but plain values is built."""
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the same, and faster
-    try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader=loader)
-    except OSError as error:
-        raise InvalidInputError(f"cannot read {path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise InvalidInputError(f"{path} must hold options and their values")
-    return {str(key): value for key, value in content.items()}
-
-
 def nearest(name: str, known: Iterable[str]) -> str:
     """`` Did you mean …?``, or nothing where nothing is near."""
     close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
@@ -370,7 +362,7 @@ def _readable(error: ValidationError) -> str:
         for theirs, ours in _WORDING.items():
             message = message.replace(theirs, ours)
         given = problem.get("input")
-        shown = "" if isinstance(given, (dict, BaseModel)) else f", got {given!r}"
+        shown = "" if isinstance(given, (dict, BaseModel)) else f", got {shortened(repr(given))}"
         seen.setdefault(name, f"{name} {message}{shown}".strip())
     return "; ".join(seen.values())
 

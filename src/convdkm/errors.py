@@ -42,6 +42,10 @@ class InvalidInputError(ConvDKMError, ValueError):
     """Data, labels or options that the model cannot take."""
 
 
+class CannotWriteError(ConvDKMError, OSError):
+    """A file that cannot be written: a full disk, a quota, a folder that is read-only."""
+
+
 class GramError(ConvDKMError, ValueError):
     """A Gram whose blocks do not fit each other, or do not fit the layer they were given to."""
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.quasirandom import SobolEngine
 
 from convdkm.checks import check_choice, check_positive, check_positive_number
 from convdkm.choices import Expectation, GaussianExpectation
@@ -16,27 +15,9 @@ from convdkm.gram import INDUCING_DTYPE
 from convdkm.head import Marginals
 from convdkm.layers.base import keep_dtype
 from convdkm.layers.synchronise import batch_noise
-from convdkm.numerics import cholesky, safe_sqrt, whiten
+from convdkm.numerics import safe_sqrt
 from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
-
-
-def quasi_random_nodes(count: int, dim: int, seed: int = 0) -> Tensor:
-    """Fixed nodes for expectations under a standard normal in ``dim`` dimensions.
-
-    A scrambled Sobol sequence mapped to the normal, mirrored, so that odd functions integrate to
-    zero, and rescaled to unit covariance (or unit variances, where there are fewer pairs than
-    dimensions), so that quadratic functions are integrated exactly. Shape ``(count, dim)``.
-    """
-    if count < 2 or count % 2:
-        raise InvalidInputError(f"the number of nodes must be even and positive, got {count}")
-    half = SobolEngine(dim, scramble=True, seed=seed).draw(count // 2, dtype=INDUCING_DTYPE)
-    half = torch.special.ndtri(half.clamp(1e-9, 1 - 1e-9))
-    covariance = half.T @ half / len(half)
-    if len(half) > dim:
-        half = whiten(cholesky(covariance, "the covariance of the nodes"), half.T).T
-    else:
-        half = half / covariance.diagonal().sqrt()
-    return torch.cat([half, -half])
+from convdkm.softmax import NODES, NormalSoftmax
 
 
 class Likelihood(nn.Module):
@@ -93,12 +74,13 @@ class Categorical(Likelihood):
 
     Args:
         num_classes: number of classes.
-        expectation: ``"nodes"`` (default): fixed quasi-random nodes; deterministic, and no image
+        expectation: ``"nodes"`` (default): an integral over one variable, whose nodes follow the
+            means and variances of an image (:mod:`convdkm.softmax`); deterministic, and no image
             depends on another. ``"monte-carlo"`` (the paper): fresh random samples at every call.
-        samples: their number; by default 64 nodes or 1000 samples.
+        samples: their number; by default 64 nodes (and never fewer than 48) or 1000 samples.
     """
 
-    nodes: Tensor | None
+    softmax: NormalSoftmax | None
 
     def __init__(
         self,
@@ -114,33 +96,39 @@ class Categorical(Likelihood):
         check_choice("expectation", expectation, Expectation)
         self.num_outputs = num_classes
         self.expectation = expectation
-        self.samples = samples if samples is not None else (64 if expectation == "nodes" else 1000)
+        default = NODES if expectation == "nodes" else 1000
+        self.samples = default if samples is None else samples
         check_positive(samples=self.samples)
-        nodes = quasi_random_nodes(self.samples, num_classes) if expectation == "nodes" else None
-        self.register_buffer("nodes", nodes)
+        self.softmax = NormalSoftmax(self.samples) if expectation == "nodes" else None
 
     def functions(self, marginals: Marginals) -> Tensor:
-        """Values of the top-layer functions at the nodes or samples, ``(N, samples, classes)``."""
+        """Random values of the top-layer functions, ``(N, samples, classes)``."""
         mean = marginals.mean.unsqueeze(1)
-        if self.nodes is not None:
-            noise = self.nodes.to(mean.dtype)
-        else:
-            size = (len(mean), self.samples, self.num_outputs)
-            noise = batch_noise(size, mean)
+        noise = batch_noise((len(mean), self.samples, self.num_outputs), mean)
         return mean + safe_sqrt(marginals.variance).unsqueeze(1) * noise
 
     def check_targets(self, targets: Tensor, count: int) -> Tensor:
         return check_labels(targets, self.num_outputs, count)
 
     def expected_log_prob(self, marginals: Marginals, targets: Tensor) -> Tensor:
-        normaliser = torch.logsumexp(self.functions(marginals), 2).mean(1)
+        if self.softmax is not None:
+            normaliser = self.softmax.log_sum_exp(marginals.mean, marginals.variance)
+        else:
+            normaliser = torch.logsumexp(self.functions(marginals), 2).mean(1)
         return marginals.mean.gather(1, targets[:, None])[:, 0] - normaliser
 
     def predict(self, marginals: Marginals) -> ClassPrediction:
+        if self.softmax is not None:
+            prediction = self.softmax(marginals.mean, safe_sqrt(marginals.variance))
+            return ClassPrediction(marginals.mean, marginals.variance, *prediction)
         log_probs = torch.log_softmax(self.functions(marginals), 2)
         inner = -(log_probs.exp() * log_probs).sum(2).mean(1)
         mixed = torch.logsumexp(log_probs, 1) - math.log(log_probs.shape[1])
         return ClassPrediction(marginals.mean, marginals.variance, mixed, inner)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        state_dict.pop(f"{prefix}nodes", None)  # nodes were fixed numbers once, and kept
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
     def extra_repr(self) -> str:
         return f"{self.num_outputs}, expectation={self.expectation!r}, samples={self.samples}"

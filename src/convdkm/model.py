@@ -329,7 +329,7 @@ class DeepKernelMachine(nn.Module):
 
         Args:
             deterministic: use running averages where the model takes the statistics of the batch,
-                and fixed nodes where it draws samples, so that a prediction depends on its image
+                and an integral where it draws samples, so that a prediction depends on its image
                 alone. Call :meth:`calibrate` first if the averages may lag.
         """
         from convdkm.folded.fold import fold

@@ -18,6 +18,7 @@ PAGES = [
     ["predict"],
     ["show"],
     ["report"],
+    ["verify"],
     ["presets"],
     ["bench"],
     ["sweep"],
@@ -37,7 +38,7 @@ def test_a_page_fits_into_80_columns_and_says_what_everything_is(page):
     assert text.startswith(f"Usage: {' '.join(['convdkm', *page])} ")
     assert "…" not in text.replace(",…", "").replace("COMMAND …", "").replace("mps, …", "").replace(
         "NAME…", ""
-    ).replace("FOLDER…", "").replace("RUN…", ""), "something was cut off"
+    ).replace("FOLDER…", "").replace("RUN…", "").replace("FILE…", ""), "something was cut off"
     for sign in ("[[", "{", "<bool>", "[dim]", "[required]"):
         assert sign not in text
 

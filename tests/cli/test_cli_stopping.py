@@ -47,15 +47,19 @@ def require_same(folder: Path, whole: Path) -> None:
         assert rows(folder / name) == rows(whole / name)
 
 
+def wait_for_steps(process, steps: int, folder: Path) -> None:
+    end = time.monotonic() + 90
+    while not (folder / "steps.csv").exists() or len(rows(folder / "steps.csv")) < steps:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < end, "no step in 90 s"
+        time.sleep(0.01)
+
+
 def signalled_after(steps: int, number: int, folder: Path, *arguments):
     """A training process that was sent a signal after so many steps; its code and output."""
     process = start("train", *arguments, "-o", folder, start_new_session=True)
-    end = time.monotonic() + 90
     try:
-        while not (folder / "steps.csv").exists() or len(rows(folder / "steps.csv")) < steps:
-            assert process.poll() is None, process.communicate()[1]
-            assert time.monotonic() < end, "no step in 90 s"
-            time.sleep(0.01)
+        wait_for_steps(process, steps, folder)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     finally:
@@ -81,11 +85,166 @@ def test_ctrl_c_saves_and_a_resumed_run_ends_as_if_never_stopped(arrays, whole, 
     require_same(folder, whole)
 
 
+# -- before and after the steps --------------------------------------------------------------------
+
+STUCK = """
+import ctypes, pathlib, sys, time
+
+import torch
+
+import convdkm.training.sources
+from convdkm.cli import main
+from convdkm.folded.predictor import Predictor
+
+stage, mark = sys.argv.pop(1), pathlib.Path(sys.argv.pop(1))
+
+
+def asleep(*_, **__):
+    mark.touch()
+    time.sleep(60)
+
+
+def deaf(*_, **__):
+    "A function that is not Python's, and that no signal wakes up: a lock that is taken twice."
+    mark.touch()
+    lock = ctypes.create_string_buffer(64)
+    for _ in range(2):
+        ctypes.CDLL(None).pthread_mutex_lock(lock)
+
+
+def slow(self, inputs, predict=Predictor.predict, **options):
+    time.sleep(0.3)
+    return predict(self, inputs, **options)
+
+
+if stage == "loading":
+    convdkm.training.sources.load_dataset = asleep
+elif stage == "whitening":
+    torch.linalg.eigh = deaf
+elif stage == "initialising":
+    convdkm.DeepKernelMachine.initialise = asleep
+else:
+    Predictor.predict = slow
+main()
+"""
+INT, TERM = signal.SIGINT, signal.SIGTERM
+
+
+def signalled_in(stage: str, number: int, reached, mark: Path, *arguments):
+    """A training process that was sent a signal in a stage; its code, output, and the time."""
+    process = start(stage, mark, *arguments, program=("-c", STUCK), start_new_session=True)
+    end = time.monotonic() + 90
+    try:
+        while not reached():
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < end, f"{stage} was not reached in 90 s"
+            time.sleep(0.05)
+        process.send_signal(number)
+        sent = time.monotonic()
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, out, err, time.monotonic() - sent
+
+
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [
+        *(("loading", INT), ("loading", TERM), ("initialising", INT)),
+        *(("whitening", INT), ("whitening", TERM)),
+    ],
+)
+def test_a_signal_before_training_ends_the_program_at_once(arrays, tmp_path, stage, number):
+    folder, mark = tmp_path / "run", tmp_path / "mark"
+    options = [arrays, *OPTIONS, "--whitening", "zca"]
+    code, out, err, seconds = signalled_in(
+        stage, number, mark.exists, mark, "train", *options, "-o", folder
+    )
+    assert code == 128 + number
+    assert seconds < 10
+    assert "Stopped before training began." in err
+    assert "Traceback" not in err
+    assert "resume" not in out
+    if stage != "whitening":  # where nothing can be tidied up any more
+        assert not folder.exists()
+    succeed("train", *options, "-o", folder, "-q")
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"), [("after an epoch", TERM), ("at the end", INT), ("at the end", TERM)]
+)
+def test_a_signal_while_images_are_scored_stops_within_a_batch(
+    arrays, whole, tmp_path, moment, number
+):
+    folder = tmp_path / "run"
+
+    def scores_at_the_end():
+        return "scoring 40 test" in text(folder / "log.txt")
+
+    def scores_after_an_epoch():
+        return len(text(folder / "steps.csv").splitlines()) == 5  # of the four steps of the first
+
+    last = moment == "at the end"
+    arguments = [arrays, *OPTIONS, "--evaluation-batch", 4]
+    if last:
+        arguments += ["--evaluate-every", 0]
+    code, out, err, seconds = signalled_in(
+        "scoring",
+        number,
+        scores_at_the_end if last else scores_after_an_epoch,
+        tmp_path / "mark",
+        *("train", *arguments, "-o", folder),
+    )
+    assert code == 128 + number
+    assert seconds < 10
+    assert "Traceback" not in err
+    assert "Ctrl-C again stops at once" in err
+    assert f"Stopped after step {12 if last else 4}; all is saved" in out
+    assert out.splitlines()[-2:] == [f"  convdkm resume {folder}", str(folder)]
+    assert not (folder / "metrics.json").exists()
+
+    resumed = succeed("resume", folder)
+    assert resumed.last_line == str(folder)
+    assert len(rows(folder / "steps.csv")) == 12
+    if last:
+        assert metrics(folder) == pytest.approx(metrics(whole), rel=1e-6)
+    else:
+        unbroken = tmp_path / "unbroken"
+        succeed("train", *arguments, "-o", unbroken, "-q")
+        require_same(folder, unbroken)
+
+
+def text(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
 def test_a_killed_run_goes_on_from_its_last_checkpoint(arrays, whole, tmp_path):
     folder = tmp_path / "run"
     code, _, _ = signalled_after(6, signal.SIGKILL, folder, arrays, *OPTIONS)
     assert code == -signal.SIGKILL
     assert succeed("resume", folder, "--quiet").last_line == str(folder)
+    require_same(folder, whole)
+
+
+def test_nobody_else_writes_while_a_run_is_trained(arrays, whole, tmp_path):
+    folder = tmp_path / "run"
+    process = start("train", arrays, *OPTIONS, "-o", folder, "-q", start_new_session=True)
+    try:
+        wait_for_steps(process, 2, folder)
+        process.send_signal(signal.SIGSTOP)  # so that it is surely still at work
+        for command in (
+            ("resume", folder),
+            ("train", arrays, *OPTIONS, "-o", folder, "--overwrite"),
+        ):
+            message = fail(*command)
+            assert f"is being written by process {process.pid} on" in message
+        assert "--overwrite" in fail("train", arrays, *OPTIONS, "-o", folder)
+        assert "accuracy" in succeed("evaluate", folder).out
+        process.send_signal(signal.SIGCONT)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+    finally:
+        process.kill()
     require_same(folder, whole)
 
 
@@ -174,6 +333,20 @@ def test_a_second_ctrl_c_insists_but_an_echo_does_not(monkeypatch, capfd):
             signal.raise_signal(signal.SIGINT)
     assert interrupt.exit_code == 130
     assert signal.getsignal(signal.SIGINT) is handler
+    assert capfd.readouterr().err == "\nstopping\n"
+
+
+def test_until_there_is_something_to_lose_the_first_ctrl_c_insists(capfd):
+    with Interrupt("stopping", too_early="too early") as interrupt:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        assert interrupt.exit_code == 143
+    assert capfd.readouterr().err == "\ntoo early\n"
+    with Interrupt("stopping", too_early="too early") as interrupt:
+        interrupt.begin()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupt()
+        assert signal.set_wakeup_fd(-1) == -1
     assert capfd.readouterr().err == "\nstopping\n"
 
 

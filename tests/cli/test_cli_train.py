@@ -131,7 +131,7 @@ def test_a_new_folder_is_made_for_every_run(tmp_path, monkeypatch):
     first = _new_folder("/data/photos", "quick")
     assert first.parent.name == "runs"
     assert first.name.startswith("photos-quick-")
-    first.mkdir(parents=True)
+    assert first.is_dir()
     assert _new_folder("/data/photos", "quick") != first
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from convdkm.data import ZCA, NoWhitening, Standardise, Whitening, load_idx, make_whitening
-from convdkm.data.whitening import zca_of_few
+from convdkm.data.whitening import chosen_whitening, zca_of_few
 from convdkm.errors import InvalidInputError, NotInitialisedError
 
 KINDS = ["zca", "zca-paper", "standardise", "none"]
@@ -157,6 +157,34 @@ def test_zca_of_few_images_makes_others_large():
     assert "49 images of 50 values" in str(zca_of_few(49, (2, 5, 5)))
 
 
+@pytest.mark.parametrize(
+    ("kind", "count", "shape", "chosen", "said"),
+    [
+        ("auto", 50_000, (3, 32, 32), "zca", None),
+        ("auto", 3072, (3, 32, 32), "zca", None),
+        ("auto", 3071, (3, 32, 32), "standardise", "standardise in place of zca: ZCA fitted to"),
+        ("auto", 10_000, (1, 64, 64), "zca", None),
+        ("auto", 10_000, (1, 64, 65), "standardise", "standardise in place of zca: ZCA of images"),
+        ("zca", 10_000, (1, 64, 65), "zca", None),
+        ("zca", 10, (3, 32, 32), "zca", "standardise does not"),
+        ("zca-paper", 10, (3, 32, 32), "zca-paper", "standardise does not"),
+        ("zca-paper", 10_000, (2, 64, 65), None, "8,320 values.*8,192 .*standardise works"),
+        *((kind, 10, (3, 200, 200), kind, None) for kind in ("standardise", "scale", "none")),
+        ("bleach", 10, (3, 32, 32), None, "whitening must be one of 'auto', 'zca'"),
+    ],
+)
+def test_zca_is_chosen_where_it_fits(kind, count, shape, chosen, said):
+    told = []
+    if chosen is None:
+        with pytest.raises(InvalidInputError, match=said):
+            chosen_whitening(kind, count, shape, told.append)
+        assert not told
+        return
+    assert chosen_whitening(kind, count, shape, told.append) == chosen
+    assert len(told) == (said is not None)
+    assert all(said in text for text in told)
+
+
 def test_no_whitening_is_the_identity():
     images = torch.rand(3, 1, 2, 2)
     assert NoWhitening()(images) is images
@@ -197,7 +225,8 @@ def test_use_before_fitting_and_other_shapes_are_refused():
 def test_large_images_are_refused_with_the_memory_they_would_take():
     images = torch.zeros(1, 1, 1, 1).expand(2, 3, 224, 224)
     with pytest.raises(
-        InvalidInputError, match=r"150528 pixels.*168.8 GiB.*--image-size.*standard"
+        InvalidInputError,
+        match=r"150,528 values.*168.8 GiB, and 8,192 values.*standardise.*--image-size",
     ):
         ZCA().fit(images)
     assert Standardise().fit(images).mean is not None

@@ -11,6 +11,7 @@ from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
+from convdkm.data import ZCA, Standardise
 from convdkm.estimators import ConvDKMClassifier
 from convdkm.estimators.shapes import full_shape, shape_and_layout
 
@@ -95,6 +96,19 @@ def test_rows_without_a_shape_are_signals(few):
     assert (small(image_shape=(64,)).fit(rows, labels).predict_proba(rows) == expected).all()
     with pytest.raises(ValueError, match="crop and flip are for images"):
         small(crop=1).fit(rows, labels)
+
+
+def test_the_whitening_that_fits_is_chosen(few):
+    rows, labels = few
+    images = rows.reshape(-1, 8, 8)
+    enough = small(whitening="auto", epochs=1).fit(images, labels)
+    assert isinstance(enough.whitening_, ZCA)
+    with pytest.warns(UserWarning, match="standardise in place of zca: .*63 images of 64 values"):
+        too_few = small(whitening="auto", epochs=1).fit(images[:63], labels[:63])
+    assert isinstance(too_few.whitening_, Standardise)
+    with pytest.warns(UserWarning, match="63 images of 64 values"):
+        asked_for = small(whitening="zca", epochs=1).fit(images[:63], labels[:63])
+    assert isinstance(asked_for.whitening_, ZCA)
 
 
 @pytest.mark.parametrize("whitening", ["none", "standardise", "zca", "zca-paper"])

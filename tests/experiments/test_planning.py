@@ -4,7 +4,6 @@ import pytest
 
 from convdkm.errors import InvalidInputError
 from convdkm.experiments.folder import SweepFolder
-from convdkm.experiments.locking import locked
 from convdkm.experiments.planning import (
     Scale,
     Selection,
@@ -16,6 +15,7 @@ from convdkm.experiments.planning import (
 from convdkm.experiments.specification import categories_of, category, chosen_rows
 from convdkm.experiments.tasks import RunTask
 from convdkm.files import write_text
+from convdkm.training.folder import writing
 
 
 def selection(table, datasets=("mnist", "cifar10", "cifar100"), seeds=4, rows=None):
@@ -62,6 +62,18 @@ def test_the_scale_changes_the_size_and_keeps_what_the_table_is_about():
     infinite = category("nu").rows[0]
     own = settings(category("nu"), infinite, "mnist", Scale(preset="quick"))
     assert own.training.learning_rate == 0.1
+
+
+def test_the_runs_of_a_table_are_whitened_alike():
+    """And as they always were: what is left to the data elsewhere is the paper's ZCA here."""
+    for few in (None, 100):
+        scale = Scale(preset="quick", train_size=few)
+        runs = plan([selection("top", ("cifar10", "digits"), 1)], scale)
+        found = {(run.dataset, run.config.data.whitening) for run in runs}
+        assert found == {("cifar10", "zca"), ("digits", "scale")}
+    asked_for = Scale(others={"whitening": "standardise"})
+    run, *_ = plan([selection("top", ("cifar10",), 1)], asked_for)
+    assert run.config.data.whitening == "standardise"
 
 
 def test_what_varies_cannot_be_fixed():
@@ -134,7 +146,10 @@ def test_a_folder_that_is_something_else_is_left_alone(tmp_path):
 def test_two_sweeps_do_not_work_in_one_folder(tmp_path):
     with (
         SweepFolder(tmp_path).locked(),
-        pytest.raises(InvalidInputError, match="another sweep is at work"),
+        pytest.raises(
+            InvalidInputError,
+            match=r"a sweep is being made in .* by process \d+ on .* since .*; wait for it",
+        ),
         SweepFolder(tmp_path).locked(),
     ):
         pass
@@ -166,7 +181,7 @@ def test_a_run_is_made_by_one_process_at_a_time(tmp_path):
     folder = tmp_path / "digits" / "seed-0"
     task = RunTask("a run", str(folder), {})
     with (
-        locked(folder.with_name(".seed-0.lock"), "held"),
-        pytest.raises(InvalidInputError, match="is being made by another process"),
+        writing(folder),
+        pytest.raises(InvalidInputError, match="is being written by process"),
     ):
         task()

@@ -10,9 +10,10 @@ from sweep_folders import SMALL, finish, planned
 from convdkm.errors import InvalidInputError
 from convdkm.experiments.planning import Scale
 from convdkm.experiments.rendering.comma import comma_separated
-from convdkm.experiments.rendering.latex import escaped, latex
+from convdkm.experiments.rendering.latex import latex
 from convdkm.experiments.rendering.markdown import markdown
 from convdkm.experiments.results import Results
+from convdkm.text import in_latex
 
 SPREAD = (-0.001, 0.0, 0.0005, 0.0015)
 
@@ -67,7 +68,7 @@ def test_latex(likelihood):
         line for line in text.splitlines() if line.endswith(r"\\") and "multicolumn" not in line
     ]
     assert {line.count("&") for line in rows} == {3}
-    assert escaped("50% of a_b & ν") == r"50\% of a\_b \& $\nu$"
+    assert in_latex("50% of a_b & ν") == r"50\% of a\_b \& $\nu$"
 
 
 def test_comma_separated(likelihood):
@@ -96,6 +97,35 @@ def test_holes_are_shown(tmp_path):
     assert "**Not at the scale of the paper**: preset quick" in text
     assert "-- (0 of 4)" in latex(table)
     assert "% Failed: cifar10" in latex(table)
+
+
+def test_no_error_of_a_run_breaks_out_of_a_table(tmp_path):
+    hostile = "boom\n\\input{/etc/passwd}\r\x1b[31m | <script>x</script> ![a](http://x)"
+    place, runs = planned(tmp_path, "likelihood")
+    place.note_failure(runs["categorical", "cifar10"][0], hostile, 1)
+    (table,) = Results(tmp_path).tables()
+    text = latex(table)
+    after = text.partition(r"\end{table}")[2].strip().splitlines()
+    assert all(line.startswith("% ") for line in after)
+    assert any(r"\input" in line for line in after)
+    shown = markdown(table)
+    (note,) = [line for line in shown.splitlines() if "boom" in line]
+    assert note.startswith("- Failed: ")
+    assert "&lt;script&gt;" in note
+    assert r"\[a\]" in note
+    assert "\x1b" not in text + shown
+
+
+def test_a_data_set_of_any_name_stays_in_its_cell(tmp_path):
+    folder = tmp_path / "=a|b"
+    folder.mkdir()
+    planned(tmp_path / "sweep", "likelihood", datasets=(f"{folder}", "=1+1"))
+    (table,) = Results(tmp_path / "sweep").tables()
+    rows = list(csv.DictReader(io.StringIO(comma_separated(table))))
+    assert {row["dataset"] for row in rows} == {str(folder), "'=1+1"}
+    heads = [line for line in markdown(table).splitlines() if line.startswith("| Likelihood")]
+    assert heads
+    assert all(r"=a\|b" in head for head in heads)
 
 
 def test_runs_of_another_scale_are_not_averaged(tmp_path):

@@ -6,6 +6,7 @@ from sweep_folders import planned
 from convdkm.experiments.planning import Scale
 from convdkm.experiments.specification import METRICS
 from convdkm.experiments.tasks import RunTask
+from convdkm.training.folder import MARKER
 
 TINY = Scale(preset="quick", epochs=2, train_size=60, inducing=(8, 8))
 
@@ -31,4 +32,5 @@ def test_a_run_that_had_not_come_to_a_checkpoint_is_begun_anew(task, tmp_path):
     folder = tmp_path / "out" / "digits" / "selection" / "likelihood-gaussian" / "seed-0"
     (folder / "checkpoints").mkdir(parents=True)
     (folder / "config.yaml").write_text("{}")
+    (folder / MARKER).touch()
     assert task()["epochs"] == 2

@@ -1,17 +1,21 @@
 """Predictors as files: whole, without pickle, and without the machine."""
 
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from folded_machines import MACHINES, machine
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 import convdkm as dkm
+from convdkm.errors import CannotWriteError
 from convdkm.folded import PredictorFileError
+from damage import rewrite, unnoticed_flips
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -56,6 +60,22 @@ print(predictor.predict(torch.ones(1, 2, 6, 5)).log_probs[0].tolist())
     torch.testing.assert_close(torch.tensor(json.loads(done.stdout)), expected)
 
 
+def test_files_with_the_nodes_of_older_versions_are_read(tmp_path):
+    model, images = machine("published")
+    path = tmp_path / "machine.safetensors"
+    model.folded().save(path)
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        header = json.loads(file.metadata()["convdkm-predictor"])
+    assert header["predictor"]["parts"]["outcome"].pop("settings") == {"samples": 64}
+    header["predictor"]["parts"]["outcome"]["settings"] = {}
+    tensors["outcome.nodes"] = torch.randn(64, 3)
+    save_file(tensors, path, metadata={"convdkm-predictor": json.dumps(header)})
+    loaded = dkm.load_predictor(path)
+    torch.testing.assert_close(loaded.predict(images).probs, model.predict(images).probs)
+    assert loaded.description() == model.folded().description()
+
+
 # -- files that are none -----------------------------------------------------------------------
 
 
@@ -72,18 +92,38 @@ def complaint(path):
     return str(caught.value)
 
 
-def header_of(path):
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        return json.loads(file.metadata()["convdkm-predictor"]), tensors
-
-
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.99])
 def test_a_file_that_was_cut_short(saved, tmp_path, share):
     content = saved.read_bytes()
     path = tmp_path / "cut.safetensors"
     path.write_bytes(content[: int(share * len(content))])
     assert "cut short" in complaint(path)
+
+
+@pytest.mark.parametrize("part", ["header", "tensors"])
+def test_a_flipped_bit_never_passes(saved, tmp_path, part):
+    path = shutil.copy(saved, tmp_path)
+    assert unnoticed_flips(Path(path), dkm.load_predictor, PredictorFileError, 60, part) == []
+
+
+def test_damage_to_a_file_without_a_digest_has_the_same_error(saved, tmp_path):
+    path = Path(shutil.copy(saved, tmp_path))
+    rewrite(path, key="convdkm-predictor")
+    dkm.load_predictor(path)
+    flips = unnoticed_flips(path, dkm.load_predictor, PredictorFileError, 150, "header")
+    assert len(flips) < 50
+
+
+def test_a_full_disk_leaves_the_old_file(saved, tmp_path, monkeypatch):
+    path = Path(shutil.copy(saved, tmp_path))
+
+    def full(*_, **__):
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("convdkm.tensor_file.save_file", full)
+    with pytest.raises(CannotWriteError, match="cannot be written: No space left"):
+        machine("plain")[0].folded().save(path)
+    assert path.read_bytes() == saved.read_bytes()
 
 
 def test_a_file_of_something_else(tmp_path):
@@ -97,10 +137,8 @@ def test_a_file_of_something_else(tmp_path):
 
 
 def changed(saved, tmp_path, change):
-    header, tensors = header_of(saved)
-    change(header, tensors)
-    path = tmp_path / "changed.safetensors"
-    save_file(tensors, path, metadata={"convdkm-predictor": json.dumps(header)})
+    path = Path(shutil.copy(saved, tmp_path / "changed.safetensors"))
+    rewrite(path, change, "convdkm-predictor")
     return complaint(path)
 
 
@@ -123,6 +161,19 @@ def test_a_file_that_describes_no_predictor(saved, tmp_path):
     assert "describes no predictor" in changed(
         saved, tmp_path, lambda _, tensors: tensors.pop("head.mean")
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("class_names", 3), ("class_names", ["cat", 3]), ("sample_shape", ["8"]), ("parts", [])],
+)
+def test_values_of_another_kind(saved, tmp_path, name, value):
+    def change(header, _):
+        place = header["predictor"] if name == "parts" else header["predictor"]["settings"]
+        place[name] = value
+
+    assert "describes no predictor" in changed(saved, tmp_path, change)
+    assert "which version" in changed(saved, tmp_path, lambda header, _: header.update(format="1"))
 
 
 def test_what_cannot_be_folded_cannot_be_saved(tmp_path):

@@ -16,6 +16,7 @@ from oracle.likelihood import (
     gaussian_class_probabilities,
     gaussian_expected_log_likelihood,
     objective,
+    softmax_expectations,
 )
 from oracle.norm import centre, data_variance, inducing_mean, normalise, running_average
 from oracle.pool import average_pool, flatten, global_average_pool
@@ -47,6 +48,7 @@ __all__ = [
     "running_average",
     "same_padding",
     "skip",
+    "softmax_expectations",
     "vector_gram",
     "windows",
 ]

@@ -47,6 +47,7 @@ def test_everything_is_escaped_unless_it_is_markup():
     assert element("p", "<b>") == "<p>&lt;b&gt;</p>"
     assert element("p", Markup("<b></b>"), title='"') == '<p title="&quot;"><b></b></p>'
     assert element("img", alt="<", src=None) == '<img alt="&lt;">'
+    assert element("p", "\udcff\x1b", title="\udcff") == r'<p title="\xff">\xff\x1b</p>'
     assert together("a", None, ["b", ("c", 1)], 2.50) == "abc12.5"
 
 

@@ -12,7 +12,7 @@ import convdkm as dkm
 from convdkm.config import RunConfig
 from convdkm.data import Dataset, load_digits
 from convdkm.errors import InvalidInputError
-from convdkm.training import MemorySink, Run, fit, resume
+from convdkm.training import CheckpointStore, MemorySink, Run, fit, resume
 from convdkm.training.environment import environment, git_state
 from convdkm.training.sinks import read_csv
 
@@ -115,6 +115,23 @@ def test_the_seed_matters(kept):
     assert comparable(other.metrics) != comparable(kept.metrics)
 
 
+def require_same(folder, whole):
+    """A run that was stopped and went on has left what one has that never was."""
+    timed = {"seconds", "images_per_second"}
+    for name in ("steps.csv", "epochs.csv"):
+        ours, theirs = read_csv(folder / name), read_csv(whole / name)
+        assert [{k: v for k, v in row.items() if k not in timed} for row in ours] == [
+            {k: v for k, v in row.items() if k not in timed} for row in theirs
+        ]
+    assert (folder / "layers.csv").read_text() == (whole / "layers.csv").read_text()
+    metrics = [json.loads((each / "metrics.json").read_text()) for each in (folder, whole)]
+    assert comparable(metrics[0]) == comparable(metrics[1])
+    models = [
+        CheckpointStore(each / "checkpoints").load()[0].part("model") for each in (folder, whole)
+    ]
+    assert all(torch.equal(value, models[1][name]) for name, value in models[0].items())
+
+
 def test_stop_and_resume(kept, tmp_path):
     sink = MemorySink()
     stopped = fit(
@@ -128,14 +145,72 @@ def test_stop_and_resume(kept, tmp_path):
     assert stopped.metrics == {}
     assert stopped.step == 2
     assert not (tmp_path / "b" / "metrics.json").exists()
-    resumed = resume(tmp_path / "b")
-    assert comparable(resumed.metrics) == comparable(kept.metrics)
-    timed = {"seconds", "images_per_second"}
-    for name in ("steps.csv", "epochs.csv"):
-        ours, theirs = read_csv(tmp_path / "b" / name), read_csv(kept.folder / name)
-        assert [{k: v for k, v in row.items() if k not in timed} for row in ours] == [
-            {k: v for k, v in row.items() if k not in timed} for row in theirs
-        ]
+    resume(tmp_path / "b")
+    require_same(tmp_path / "b", kept.folder)
+
+
+OFTEN = {**TINY, "evaluate_every": 1, "evaluation_batch": 10, "validation": 0.1, "calibrate": 50}
+
+
+@pytest.fixture(scope="module")
+def often(tmp_path_factory):
+    """A run that is evaluated after every epoch, a few images at a time."""
+    sink = MemorySink()
+    run = fit("quick", "digits", folder=tmp_path_factory.mktemp("o") / "o", sinks=[sink], **OFTEN)
+    assert ("info", "scoring 40 test, 81 training, 9 validation images") in sink.messages
+    for part, count in (("test", 40), ("training", 81), ("validation", 9)):
+        done = [work[1:] for work in sink.work if work[0] == f"scoring {part} images"]
+        whole = [(min(n, count), count) for n in range(0, count + 10, 10)]
+        assert done[-len(whole) :] == whole
+    return run.folder
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [("validation", 1), ("test", 1), ("validation", 2), ("test", 2), ("test", 3), ("training", 1)],
+    ids=lambda moment: f"{moment[0]} {moment[1]}",
+)
+def test_scoring_stops_within_a_batch_and_is_made_up_for(often, tmp_path, moment):
+    """After either epoch, and after the last step, whose scores all come once more."""
+    part, time = moment
+    folder, sink = tmp_path / "run", MemorySink()
+
+    def asked():
+        begun = [done for what, done, _ in sink.work if what == f"scoring {part} images"]
+        return begun.count(0) >= time and begun[-1] > 0
+
+    stopped = fit("quick", "digits", folder=folder, sinks=[sink], stop=asked, **OFTEN)
+    then = "scoring test images", 0, 40  # the next are not begun
+    assert sink.work[-1][1] == 10 or (part == "validation" and sink.work[-1] == then)
+    assert stopped.metrics == {}
+    assert stopped.step == 3 * min(time, 2) if part != "training" else 6
+    assert not (folder / "metrics.json").exists()
+    again = MemorySink()
+    resume(folder, sinks=[again], stop=lambda: len(again.work) > 1)  # stopped there once more
+    assert again.infos[0].first_step == stopped.step
+    assert not again.steps
+    resume(folder, sinks=[again])
+    assert {level for level, _ in again.messages} == {"info"}
+    require_same(folder, often)
+
+
+def test_an_epoch_that_was_noted_but_not_saved_is_noted_once(often, tmp_path, monkeypatch):
+    """The program was stopped in an evaluation, went on, and ended before it could save."""
+    folder, sink = tmp_path / "run", MemorySink()
+    options = {"folder": folder, "sinks": [sink], "stop": lambda: bool(sink.work), **OFTEN}
+    fit("quick", "digits", **options)
+
+    def killed(*_, as_best=False):
+        if not as_best:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointStore, "save", killed)
+        with pytest.raises(KeyboardInterrupt):
+            resume(folder)
+    assert len(read_csv(folder / "epochs.csv")) == 1
+    resume(folder)
+    require_same(folder, often)
 
 
 def test_resuming_a_finished_run_trains_no_more(kept):
@@ -320,8 +395,46 @@ def test_zca_of_too_few_images_is_warned_of(size, warned):
     sink = MemorySink()
     options = {**TINY, "epochs": 1, "train_size": size, "whitening": "zca"}
     fit("quick", "digits", sinks=[sink], **options)
-    text = "ZCA fitted to 60 images of 64 values makes test images unlike them; whitening"
+    text = "ZCA fitted to 60 images of 64 values makes test images unlike them; --whitening"
     assert any(message.startswith(text) for _, message in sink.messages) is warned
+
+
+@pytest.mark.parametrize(
+    ("size", "side", "chosen", "why"),
+    [
+        (60, 8, "standardise", "60 images of 64 values"),
+        (64, 8, "zca", None),
+        (80, 65, "standardise", "4,225 values (all channels)"),
+    ],
+)
+def test_the_whitening_that_fits_is_chosen_said_and_written_down(size, side, chosen, why, tmp_path):
+    folder, sink = tmp_path / "run", MemorySink()
+    random = np.random.default_rng(0)
+    images = random.random((size, side, side), dtype=np.float32)
+    data = (images, np.arange(size) % 2, images[:10], np.arange(10) % 2)
+    options = {"inducing": 4, "blocks": 1, "input_stride": 8 if side > 8 else 1, "epochs": 1}
+    run = fit("quick", data, folder=folder, sinks=[sink], **options)
+    assert run.config.data.whitening == chosen
+    assert RunConfig.from_file(folder / "config.yaml").data.whitening == chosen
+    said = [text for _, text in sink.messages if "in place of zca" in text]
+    assert len(said) == (why is not None)
+    assert all(why in text for text in said)
+    (folder / "metrics.json").unlink()
+    again = resume(folder, data=data)
+    assert type(again.whitening) is type(run.whitening)
+    assert comparable(again.metrics) == comparable(run.metrics)
+
+
+def test_zca_of_images_that_are_too_large_is_refused_before_any_work(tmp_path, monkeypatch):
+    def work(*_):
+        raise AssertionError("eigenvectors are asked for")
+
+    monkeypatch.setattr(torch.linalg, "eigh", work)
+    images, labels = np.zeros((4, 64, 64, 3), dtype=np.uint8), np.arange(4) % 2
+    data, folder = (images, labels, images, labels), tmp_path / "run"
+    with pytest.raises(InvalidInputError, match=r"12,288 values.*8,192.*--whitening standardise"):
+        fit("quick", data, folder=folder, whitening="zca")
+    assert not folder.exists()
 
 
 def test_whole_data_sets_are_whitened_as_in_training(kept):
@@ -332,10 +445,31 @@ def test_whole_data_sets_are_whitened_as_in_training(kept):
     assert figures["log_likelihood"] == kept.metrics["test_log_likelihood"]
 
 
-def test_resuming_with_other_data_is_refused(kept):
+def test_resuming_with_other_data_is_refused(kept, tmp_path):
     other = replace(load_digits(), class_names=tuple("abcdefghij"))
-    with pytest.raises(InvalidInputError, match="not what this run was trained on: class_names"):
+    with pytest.raises(InvalidInputError, match="90 training images now of another class"):
         resume(kept.folder, data=other)
+    shutil.copytree(kept.folder, tmp_path / "older")
+    (tmp_path / "older" / "split.json").unlink()
+    with pytest.raises(InvalidInputError, match="not what this run was trained on: class_names"):
+        resume(tmp_path / "older", data=other)
+
+
+def test_a_run_on_arrays_goes_on_with_its_split(tmp_path):
+    """Whatever was added to them since, and wherever; but not with other labels."""
+    images, labels = load_digits().train_images, load_digits().train_labels
+    data = (images[:150], labels[:150])
+    options = {**TINY, "train_size": None, "test_size": None, "validation": 0.1}
+    whole = fit("quick", data, folder=tmp_path / "whole", **options)
+    sink = MemorySink()
+    options |= {"sinks": [sink], "stop": lambda: len(sink.steps) == 2}
+    fit("quick", data, folder=tmp_path / "run", **options)
+    more, their_labels = images[:170].flip(0), labels[:170].flip(0)
+    with pytest.raises(InvalidInputError, match="training images now of another class"):
+        resume(tmp_path / "run", data=(more, 9 - their_labels))
+    resumed = resume(tmp_path / "run", data=(more, their_labels), sinks=[sink])
+    assert comparable(resumed.metrics) == comparable(whole.metrics)
+    assert any("20 images added" in text for _, text in sink.messages)
 
 
 def test_the_data_set_of_a_configuration(kept):

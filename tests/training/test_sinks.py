@@ -12,6 +12,7 @@ import pytest
 from convdkm import InvalidInputError
 from convdkm.training import sinks as sinks_module
 from convdkm.training import tables as tables_module
+from convdkm.training.log import LogSink
 from convdkm.training.sinks import (
     CsvSink,
     EpochRecord,
@@ -330,6 +331,14 @@ def test_an_interrupt_passes():
     healthy = MemorySink()
     with pytest.raises(KeyboardInterrupt):
         Sinks([Broken("step", error=KeyboardInterrupt()), healthy]).step(step_record(1))
+
+
+def test_a_message_is_one_line_of_the_log(tmp_path):
+    sink = LogSink(tmp_path)
+    sink.message("first\n2026-01-01T00:00:00+00:00 error: forged\r\x1b[2J\udcff", "warning")
+    (line,) = (tmp_path / "log.txt").read_text(encoding="utf-8").splitlines()
+    assert " warning: first 2026" in line
+    assert line.endswith(r"forged \x1b[2J\xff")
 
 
 # -- TensorBoard -----------------------------------------------------------------------------------

@@ -317,6 +317,14 @@ def test_nothing_is_broken_or_interpreted_in_a_file(screen):
     assert shown.lines[0] == text.strip()
 
 
+def test_codes_in_a_message_are_shown_and_not_obeyed(screen):
+    for terminal in (True, False):
+        shown = screen(terminal=terminal)
+        shown.sink.message("left out: \x1b]0;title\x07\x9b2J\udcff.png")
+        shown.sink.close()
+        assert r"\x1b]0;title\x07\xc2\x9b2J\xff.png" in "".join(shown.lines)
+
+
 def test_an_encoding_without_the_signs_is_no_failure(screen):
     shown = screen(terminal=False, encoding="ascii")
     shown.sink.start(INFO)
@@ -344,6 +352,33 @@ def test_the_live_part(screen):
         "objective  -1.2345 = log-lik.  -1.2000 − head KL   0.0234 − Gram KL   0.0111"
     )
     assert figures == "accuracy  75.00% batch,  75.00% epoch   rate 0.01   1,234 images/s"
+
+
+def test_work_besides_steps_has_a_bar_of_its_own(screen):
+    shown = screen(terminal=True)
+    shown.sink.start(INFO)
+    shown.step(1)
+    shown.sink.progress("scoring test images", 2500, 10_000)
+    _, _, images, *_ = shown.live()
+    assert images.split()[:2] == ["images", "2500/10000"]
+    assert images.endswith("25%  scoring test images")
+    shown.sink.progress("scoring test images", 10_000, 10_000)
+    assert len(shown.live()) == 4
+
+
+def test_work_besides_steps_in_a_file_and_where_it_stopped(screen):
+    shown = screen(terminal=False)
+    shown.sink.start(INFO)
+    shown.step(30_000)
+    for done in range(0, 70, 10):
+        shown.sink.progress("scoring training images", done, 70)
+        shown.clock.now += 10
+    shown.sink.close()
+    assert shown.lines[-4:-1] == [
+        "scoring training images: 30 of 70",
+        "scoring training images: 60 of 70",
+        "stopped at step 30,000 of 30,000 after 1 s, scoring training images: 60 of 70",
+    ]
 
 
 def test_bad_and_missing_values_are_dashes(screen):

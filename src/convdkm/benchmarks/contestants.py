@@ -144,7 +144,7 @@ def machine(
 
 
 def ours(workload: Workload, model: DeepKernelMachine, *, compiled: bool = False) -> Contestant:
-    """The machine as a user runs it: float32 data path, fixed nodes, a folded predictor.
+    """The machine as a user runs it: float32 data path, no samples, a folded predictor.
 
     Where it is ``compiled``, so is the predictor, and steps are recorded, as ``--compile`` does.
     """

@@ -78,7 +78,7 @@ class Textbook:
             labels: ``(B,)``.
             num_data: N, the size of the training set.
             noise: standard normal numbers for the likelihood, ``(samples, classes)`` for all images
-                alike, or fresh ones for each if not given.
+                alike or ``(B, samples, classes)``; fresh ones for each if not given.
         """
         divergences: list[Tensor] = []
         gram = self.layer(self.input(images), "body.stem", 1, divergences)

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
+import threading
 from collections.abc import Sequence
+
+from convdkm.text import legible, written_anyhow
 
 
 def main() -> None:
     """Run the command line and end the program with its exit code."""
+    codecs.register_error("convdkm", written_anyhow)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that knows no ν shows a question mark, and the run goes on.
-        getattr(stream, "reconfigure", lambda **_: None)(errors="replace")
+        getattr(stream, "reconfigure", lambda **_: None)(errors="convdkm")
+    threading.excepthook = _of_thread
     sys.exit(run(sys.argv[1:]))
+
+
+def _of_thread(failure: threading.ExceptHookArgs) -> None:
+    """What a thread could not write, such as TensorBoard's, is said by whoever waits for it."""
+    if not isinstance(failure.exc_value, OSError):
+        threading.__excepthook__(failure)
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -47,7 +59,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"Error: {message}", file=sys.stderr)
+    print(f"Error: {legible(message)}", file=sys.stderr)
     return code
 
 

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from convdkm.cli.arguments import CheckpointName, DataDir, Device, Quiet, RunFolder
+from convdkm.cli.arguments import CheckpointName, DataDir, Device, MovedData, Quiet, RunFolder
 from convdkm.cli.compare import compare
 from convdkm.cli.help import Command, Group
 from convdkm.cli.report_command import report
 from convdkm.cli.show_command import show
 from convdkm.cli.sweep import sweep
 from convdkm.cli.tables import tables
+from convdkm.cli.verify import verify
 
 
 def _version(wanted: bool) -> None:
@@ -98,6 +99,7 @@ def train(
 
 def resume(
     run: RunFolder,
+    data: MovedData = None,
     data_dir: DataDir = None,
     device: Device = None,
     epochs: Annotated[
@@ -108,19 +110,24 @@ def resume(
     """Go on with a run that was stopped.
 
     It goes on from its last checkpoint, and ends with the same figures as if it had never been
-    stopped. The last line printed is the folder of the run.
+    stopped. Its images have to be as they were. The last line printed is the folder of the run.
     """
     from convdkm.cli.train import resume_run
 
     given = {"data_dir": data_dir, "device": device, "epochs": epochs}
     options = {name: value for name, value in given.items() if value is not None}
-    resume_run(run, options, quiet=quiet)
+    resume_run(run, options, data=data, quiet=quiet)
 
 
 def evaluate(
     run: RunFolder,
     data: Annotated[
-        str | None, typer.Option(metavar="DATASET", help="another data set of the same classes")
+        str | None,
+        typer.Option(
+            metavar="DATASET",
+            help="another data set of the same classes; or where the images of the run are, if they"
+            " have moved",
+        ),
     ] = None,
     data_dir: DataDir = None,
     checkpoint: CheckpointName = "last",
@@ -130,7 +137,8 @@ def evaluate(
 ) -> None:
     """Print accuracy, log-likelihood and calibration.
 
-    On the test images of the run, by its last checkpoint.
+    On the test images of the run, by its last checkpoint. Of another data set, on its test part, or
+    on all of it if it has none; images that the run has seen in training are left out.
     """
     from convdkm.cli.evaluate import evaluate_run
 
@@ -178,6 +186,9 @@ def predict(
 
     With the probability of the class, the entropy of the prediction (all of its uncertainty) and
     the mutual information (the part that more data could remove), both in nats.
+
+    Any number of images: rows are written as they come. With -o, a command that was stopped goes on
+    after them when it is given again.
     """
     from convdkm.cli.predict import predict_images
 
@@ -203,7 +214,7 @@ def export(
         bool,
         typer.Option(
             "--deterministic",
-            help="running averages for statistics of the batch, fixed nodes for samples",
+            help="running averages for statistics of the batch, an integral for samples",
         ),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="replace a file that is there")] = False,
@@ -356,7 +367,7 @@ def build_app(*, options: bool = True) -> typer.Typer:
     app = _typer()
     app.callback(cls=Group, invoke_without_command=True)(root)
     app.command(cls=Command)(with_options(train) if options else without_options(train))
-    using = (resume, evaluate, predict, export, show, report, presets, bench)
+    using = (resume, evaluate, predict, export, show, report, verify, presets, bench)
     for command in (*using, sweep, tables, compare):
         app.command(cls=Command)(command)
     sets = _typer()

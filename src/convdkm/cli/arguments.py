@@ -15,6 +15,12 @@ DataDir = Annotated[
         help="where data sets are (the folder named by CONVDKM_DATA, or ~/.local/share/convdkm)",
     ),
 ]
+MovedData = Annotated[
+    str | None,
+    typer.Option(
+        "--data", metavar="DATASET", help="where the images of the run are, if they have moved"
+    ),
+]
 Device = Annotated[
     str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, mps, … (as in training)")
 ]

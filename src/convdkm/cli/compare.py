@@ -92,8 +92,8 @@ def compare(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="zca, zca-paper, standardise, scale or none (as in the preset; standardise where"
-            " there are too few training images for ZCA)",
+            help="auto, zca, zca-paper, standardise, scale or none (as in the preset; auto is zca,"
+            " or standardise where that does not fit)",
             rich_help_panel=_SCALE,
         ),
     ] = None,

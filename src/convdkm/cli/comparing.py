@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convdkm.cli.interrupt import Interrupt
-from convdkm.cli.output import console, plain_table, warn
+from convdkm.cli.output import console, plain_table, say, say_path, warn
 from convdkm.cli.settings import checked_dataset
 from convdkm.cli.tabulating import check_format, write_comparison
 from convdkm.config import RunConfig
@@ -24,6 +23,7 @@ from convdkm.rivals.comparison.folder import ComparisonFolder, Scale, TrialResul
 from convdkm.rivals.comparison.planning import Plan, PlannedTrial, planned, product
 from convdkm.rivals.methods import GROUPS, METHODS, QUICK, chosen, method
 from convdkm.rivals.setting import Setting
+from convdkm.text import in_shell
 from convdkm.training.view import format_duration
 
 if TYPE_CHECKING:
@@ -113,23 +113,17 @@ class Request:
 
     def settled(self, scale: Scale, folder: ComparisonFolder) -> Scale:
         """The same, with the whitening of the folder where none was asked for; checked."""
-        if self.whitening is None and folder.is_one(folder.path):
+        if self.whitening in (None, "auto") and folder.is_one(folder.path):
             scale = scale.model_copy(update={"whitening": folder.read().scale.whitening})
         folder.check(scale)
         return scale
 
-    def fitting(self, scale: Scale, folder: ComparisonFolder, data: Dataset, least: int) -> Scale:
+    def fitting(self, scale: Scale, data: Dataset, least: int) -> Scale:
         """The same, with a whitening that so few training images can be fitted by."""
-        from convdkm.data.whitening import zca_of_few
+        from convdkm.data.whitening import chosen_whitening
 
-        why = zca_of_few(least, data.image_shape)
-        if not scale.whitening.startswith("zca") or why is None:
-            return scale
-        if self.whitening is not None or folder.is_one(folder.path):
-            warn(f"{why}; --whitening standardise does not")
-            return scale
-        warn(f"whitening standardise in place of {scale.whitening}: {why}")
-        return scale.model_copy(update={"whitening": "standardise"})
+        kind = chosen_whitening(scale.whitening, least, data.image_shape, warn)
+        return scale.model_copy(update={"whitening": kind})
 
 
 def show_methods() -> None:
@@ -168,7 +162,7 @@ def run_comparison(request: Request, *, form: str, dry_run: bool, quiet: bool) -
     if wanted is None:
         wanted = [min(USUAL_SIZE, len(data.train_images))]
     sizes = check_sizes(data, wanted)
-    scale = request.fitting(scale, folder, data, sizes[0])
+    scale = request.fitting(scale, data, sizes[0])
     plan = product(methods, sizes, request.seeds)
     for each in (method(name) for name in chosen(request.methods) if name not in methods):
         say(f"{each.name} is left out: without flips it is {each.without_flips}")
@@ -313,18 +307,16 @@ def _conclude(
     written = write_comparison(folder.path, output=None, form=form)
     page = write_methods_page(folder.path, folder.path / PAGE)
     for path in (*written, page):
-        print(path, file=sys.stderr)
+        say(str(path), stderr=True)
     if report.left:
-        again = shlex.join(["convdkm", *sys.argv[1:]])
-        print(
-            f"Stopped with {report.done} of {report.total} trials finished. Go on with\n  {again}"
-        )
+        again = " ".join(map(in_shell, ["convdkm", *sys.argv[1:]]))
+        say(f"Stopped with {report.done} of {report.total} trials finished. Go on with\n  {again}")
     elif report.failed:
         print(
             f"{report.done} of {report.total} trials finished, {report.failed} failed; the same"
             " command tries these again"
         )
-    print(folder.path)
+    say_path(folder.path)
     if report.left:
         sys.exit(interrupt.exit_code)
     if report.failed:

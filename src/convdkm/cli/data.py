@@ -13,7 +13,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from convdkm.cli.output import console, plain_table
+from convdkm.cli.output import console, plain_table, say
 from convdkm.data.registry import KNOWN_SETS, data_directory, find, known_set
 from convdkm.errors import ConvDKMError
 
@@ -53,12 +53,12 @@ def verify_sets(names: list[str], data_dir: str | None) -> None:
             result = verify(known.name, data_dir)
         except ConvDKMError as error:
             failed = True
-            print(f"{known.name}: {error}")
+            say(f"{known.name}: {error}")
         else:
             sizes = f"{result.train_size:,} + {result.test_size:,} images"
-            print(f"{known.name}: right, {sizes} in {result.place}")
+            say(f"{known.name}: right, {sizes} in {result.place}")
             for note in result.notes:
-                print(f"  {note}")
+                say(f"  {note}")
     if failed:
         sys.exit(1)
 
@@ -90,4 +90,4 @@ def fetch_sets(
             for known in chosen
         ]
     for known, place in zip(chosen, places, strict=True):
-        print(f"{known.name}: {'embedded' if known.format == 'embedded' else place}")
+        say(f"{known.name}: {'embedded' if known.format == 'embedded' else place}")

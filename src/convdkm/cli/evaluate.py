@@ -9,10 +9,11 @@ from convdkm.allocator import keep_freed_memory
 from convdkm.checks import check_choice
 from convdkm.cli.output import console, metrics_table, warn
 from convdkm.cli.settings import checked_dataset
+from convdkm.data.split_record import PARTS
 from convdkm.errors import InvalidInputError
 from convdkm.training.checkpoint import Which
 from convdkm.training.run import Run, class_metrics
-from convdkm.training.sources import load_dataset, prepared
+from convdkm.training.sources import kept, to_score
 
 
 def open_run(folder: Path, checkpoint: str, device: str | None) -> Run:
@@ -38,28 +39,25 @@ def evaluate_run(
     run = open_run(folder, checkpoint, device)
     if run.model.device.type == "cpu":
         keep_freed_memory()
-    changes = {"dataset": data and checked_dataset(data), "data_dir": data_dir}
-    config = run.config.updated({name: v for name, v in changes.items() if v is not None})
-    dataset = load_dataset(config, warn)
+    config = run.config if data_dir is None else run.config.updated({"data_dir": data_dir})
     if data is None:
-        dataset, held_out = prepared(dataset, config.data)
-        parts = {"test": (dataset.test_images, dataset.test_labels)}
-        if held_out is not None:
-            parts["validation"] = held_out
+        images = kept(config, folder, tell=warn)
     else:
-        if dataset.class_names != run.class_names:
-            raise InvalidInputError(
-                f"{data} has the classes {', '.join(dataset.class_names)}, but the model was"
-                f" trained on {', '.join(run.class_names)}"
-            )
-        dataset = dataset if dataset.has_test else dataset.with_split(config.data.test_fraction)
-        parts = {"test": (dataset.test_images, dataset.test_labels)}
+        images = to_score(config, folder, checked_dataset(data), run.class_names, warn)
+    parts = {"test": images.parts["test"]}
+    if validation := images.parts.get("validation"):
+        parts["validation"] = validation
     if train:
-        parts["train"] = (dataset.train_images, dataset.train_labels)
+        if "train" not in images.parts:
+            raise InvalidInputError(f"--train: {data} has no training part, all of it is test data")
+        parts["train"] = images.parts["train"]
+    place = data or config.data.dataset
     metrics: dict[str, float] = {}
-    for part, (images, labels) in parts.items():
-        metrics |= class_metrics(part, run.evaluate(images, labels))
-        metrics[f"{part}_images"] = len(images)
+    for name, part in parts.items():
+        if not len(part):
+            raise InvalidInputError(f"none of the {PARTS[name]} images of {folder} is in {place}")
+        metrics |= class_metrics(name, run.evaluate(part.images, part.labels))
+        metrics[f"{name}_images"] = len(part)
     if as_json:
         print(json.dumps(metrics, indent=2))
     else:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from convdkm.cli.evaluate import open_run
+from convdkm.cli.output import say
 from convdkm.errors import InvalidInputError
 from convdkm.folded.exporting import require_onnx, write_onnx, write_program
 from convdkm.folded.predictor import CannotExportError, Predictor
@@ -43,4 +43,4 @@ def export_run(
             else str(error)
         ) from None
     size = file.stat().st_size / 1e6
-    print(f"{file} ({size:.1f} MB): {', '.join(predictor.output_names)}", file=sys.stderr)
+    say(f"{file} ({size:.1f} MB): {', '.join(predictor.output_names)}", stderr=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from convdkm.metric_names import METRIC_NAMES
+from convdkm.text import legible
 
 PARTS = ("test", "validation", "train")
 MISSING = "–"
@@ -18,12 +22,29 @@ UNBOUNDED = 200
 """Columns where output goes to a file or another program."""
 
 
+class LegibleConsole(Console):
+    """A console on which no text is obeyed: codes that steer a terminal are shown as such."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(legible(text), **options)
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console that takes text as it is: names of files may hold brackets and colons."""
-    made = Console(stderr=stderr, highlight=False, markup=False, emoji=False)
+    made = LegibleConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = UNBOUNDED
     return made
+
+
+def say(text: str, *, stderr: bool = False) -> None:
+    """Print text that may hold names of files, unbroken."""
+    print(legible(text), file=sys.stderr if stderr else sys.stdout)
+
+
+def say_path(path: Path) -> None:
+    """Print a path: for another program as it is, byte by byte, and for a person legibly."""
+    print(legible(path) if sys.stdout.isatty() else path)
 
 
 def warn(text: str) -> None:

@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import hashlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from torch import Tensor
+
+from convdkm import __version__
 from convdkm.checks import check_choice
 from convdkm.cli.evaluate import open_run
-from convdkm.cli.output import MISSING, console, plain_table, warn
-from convdkm.data import load_images
-from convdkm.data.pictures import picture_header
+from convdkm.cli.output import console, say, warn
+from convdkm.cli.prediction_file import PartialFile
+from convdkm.cli.prediction_rows import FORMS, Form, Row
+from convdkm.data.image_folder import picture_files
+from convdkm.data.picture_stream import PictureBatch, stream_pictures
+from convdkm.data.pictures import UnreadableImageError
 from convdkm.errors import InvalidInputError
-from convdkm.files import write_text
 from convdkm.folded import load_predictor
 from convdkm.prediction import ClassPrediction
+from convdkm.text import name_text, one_line
 from convdkm.training.run import as_images
 from convdkm.training.world import find_device
 
-Form = Literal["table", "csv", "json"]
+FormName = Literal["table", "csv", "json"]
 AT_ONCE = 256
 """Images that a file's machine works on at a time."""
-COLUMNS = ("image", "class", "probability", "entropy", "mutual_information")
+Advance = Callable[[int], None]
 
 
 def predict_images(
@@ -39,46 +52,127 @@ def predict_images(
     checkpoint: str,
     device: str | None,
 ) -> None:
-    """Predict image files, and print or write a row for each."""
-    form = form or _form_of(output)
-    check_choice("--format", form, Form)
+    """Predict image files, and print or write a row for each as it comes."""
+    name = form or _form_of(output)
+    check_choice("--format", name, FormName)
     machine = _machine(folder, checkpoint, device)
-    channels, height, width = machine.image_shape
-    images, files = load_images(
-        paths, image_size=(height, width), channels=channels, skip_bad=skip_bad, report=warn
-    )
-    if not resize:
-        _require_size(files, height, width)
-    rows = predicted_rows(machine, images, [str(path) for path in files])
-    text = render(rows, form)
-    if output is not None:
-        write_text(output, text)
-        plural = "" if len(rows) == 1 else "s"
-        print(f"{len(rows)} prediction{plural} written to {output}", file=sys.stderr)
-    else:
-        print(text, end="")
+    files = picture_files(paths)
+    chosen = FORMS[name](machine.class_names, files)
+
+    def rows(first: int, advance: Advance) -> Iterator[list[Row]]:
+        """Rows of the images from a position on, as many at a time as are predicted at once."""
+        stream = stream_pictures(
+            files,
+            machine.image_shape,
+            batch=machine.at_once,
+            first=first - first % machine.at_once,
+            resize=resize,
+            skip_bad=skip_bad,
+            report=warn,
+        )
+        with closing(stream):  # type: ignore[type-var]
+            for batch in stream:
+                found = predicted_rows(machine, batch, chosen)
+                yield [row for row, at in zip(found, batch.positions, strict=True) if at >= first]
+                advance(batch.positions[-1] + 1)
+
+    if output is None:
+        _print(chosen, rows)
+        return
+    options = {"form": name, "resize": resize, "skip_bad": skip_bad, "version": __version__}
+    origin = json.dumps([options, machine.digest, machine.at_once])
+    count = _write(PartialFile(output, chosen, origin, gaps=skip_bad), rows)
+    say(f"{count} prediction{'' if count == 1 else 's'} written to {output}", stderr=True)
+
+
+Rows = Callable[[int, Advance], Iterator[list[Row]]]
+
+
+def _print(form: Form, rows: Rows) -> None:
+    """Rows on standard output; a bar only where they go elsewhere than to the terminal."""
+    count = 0
+    with _progress(len(form.files), shown=not sys.stdout.isatty()) as advance:
+        for some in rows(0, advance):
+            text = form.lines(some, first=not count)
+            print(text if count else form.start() + text, end="", flush=True)
+            count += len(some)
+    _require_some(count, form)
+    print(form.end, end="", flush=True)
+
+
+def _write(output: PartialFile, rows: Rows) -> int:
+    """Rows in a file, after those that are there already; how many there are."""
+    form = output.form
+    with output.opened() as file, _progress(len(form.files)) as advance:
+        advance(output.next)
+        first = True
+        for some in rows(output.next, advance):
+            file.write(form.lines(some, first=first).encode())
+            file.flush()
+            first, output.rows = first and not some, output.rows + len(some)
+        _require_some(output.rows, form)
+    return output.rows
+
+
+def _require_some(count: int, form: Form) -> None:
+    if not count:
+        raise UnreadableImageError(f"none of {len(form.files)} files is a picture that can be read")
+
+
+@contextmanager
+def _progress(total: int, *, shown: bool = True) -> Iterator[Advance]:
+    """A bar on standard error, if that is a terminal; yields what it is told the position by."""
+    screen = console(stderr=True)
+    with Progress(
+        TextColumn("predicting"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=screen,
+        disable=not (shown and screen.is_terminal),
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+        redirect_stderr=sys.stderr.isatty(),
+    ) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done: bar.update(task, completed=done)
 
 
 class Machine(NamedTuple):
-    """What predicts, and what it has to be told and asked."""
+    """What predicts, and what it has to be told and asked.
+
+    Attributes:
+        predict: images of a batch to predictions.
+        class_names: as they are written.
+        image_shape: channels, height and width.
+        at_once: images of a batch.
+        digest: of all numbers and settings.
+    """
 
     predict: Callable[[Any], ClassPrediction]
     class_names: tuple[str, ...]
-    image_shape: tuple[int, ...]
+    image_shape: tuple[int, int, int]
+    at_once: int
+    digest: str
 
 
 def _machine(path: Path, checkpoint: str, device: str | None) -> Machine:
     """The machine of a run, or of a file that ``convdkm export`` wrote."""
     if not path.is_file():
         run = open_run(path, checkpoint, device)
-        return Machine(run.predict, run.class_names, run.image_shape)
+        tensors = {**run.model.state_dict(), **run.whitening.state_dict(prefix="whitening.")}
+        description = f"{run.config.to_yaml()}{run.class_names}{run.model.device}"
+        return Machine(
+            run.snapshot(),
+            tuple(map(one_line, run.class_names)),
+            _checked_shape(run.image_shape, path),
+            run.config.training.evaluation_batch,
+            _digest(tensors, description),
+        )
     predictor = load_predictor(path)
     shape = tuple(size for size in predictor.sample_shape if size is not None)
-    if len(shape) != 3 or not predictor.class_names:
-        raise InvalidInputError(
-            f"{path} does not say the size of its images and the names of its classes; export it"
-            " from a run: convdkm export RUN FILE"
-        )
+    if not predictor.class_names:
+        shape = ()
     if device is not None:
         predictor.to(find_device(device))
 
@@ -87,17 +181,32 @@ def _machine(path: Path, checkpoint: str, device: str | None) -> Machine:
         assert isinstance(prediction, ClassPrediction)
         return prediction
 
-    return Machine(predict, predictor.class_names, shape)
+    return Machine(
+        predict,
+        tuple(map(one_line, predictor.class_names)),
+        _checked_shape(shape, path),
+        AT_ONCE,
+        _digest(predictor.state_dict(), f"{predictor.description()}{predictor.device}"),
+    )
 
 
-def _require_size(files: list[Path], height: int, width: int) -> None:
-    for file in files:
-        header = picture_header(file)
-        if (header.height, header.width) != (height, width):
-            raise InvalidInputError(
-                f"the model was trained on images of {height}×{width} pixels, but {file} has"
-                f" {header.height}×{header.width}; --resize brings all to the model's size"
-            )
+def _checked_shape(shape: Sequence[int], path: Path) -> tuple[int, int, int]:
+    if len(shape) != 3:
+        raise InvalidInputError(
+            f"{path} does not say the size of its images and the names of its classes; export it"
+            " from a run: convdkm export RUN FILE"
+        )
+    channels, height, width = shape
+    return channels, height, width
+
+
+def _digest(tensors: Mapping[str, Tensor], description: str) -> str:
+    """SHA-256 of what a machine is made of."""
+    found = hashlib.sha256(description.encode("utf-8", "backslashreplace"))
+    for name, value in tensors.items():
+        found.update(name.encode())
+        found.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return found.hexdigest()
 
 
 def _form_of(output: Path | None) -> str:
@@ -106,9 +215,9 @@ def _form_of(output: Path | None) -> str:
     return ending if ending in ("csv", "json") else "table"
 
 
-def predicted_rows(machine: Machine, images: object, names: list[str]) -> list[dict[str, object]]:
+def predicted_rows(machine: Machine, batch: PictureBatch, form: Form) -> list[Row]:
     """What is said of each image, with the probabilities of all classes."""
-    prediction = machine.predict(images)
+    prediction = machine.predict(batch.images)
     probabilities = prediction.probs.cpu()
     information = (
         None
@@ -116,11 +225,11 @@ def predicted_rows(machine: Machine, images: object, names: list[str]) -> list[d
         else prediction.mutual_information.cpu().tolist()
     )
     labels, entropies = prediction.labels.cpu().tolist(), prediction.entropy.cpu().tolist()
-    rows: list[dict[str, object]] = []
-    for index, (name, label) in enumerate(zip(names, labels, strict=True)):
+    rows: list[Row] = []
+    for index, (position, label) in enumerate(zip(batch.positions, labels, strict=True)):
         rows.append(
             {
-                "image": name,
+                "image": name_text(form.files[position]),
                 "class": machine.class_names[label],
                 "probability": probabilities[index, label].item(),
                 "entropy": entropies[index],
@@ -131,35 +240,3 @@ def predicted_rows(machine: Machine, images: object, names: list[str]) -> list[d
             }
         )
     return rows
-
-
-def render(rows: list[dict[str, object]], form: str) -> str:
-    """The rows as a table, CSV or JSON."""
-    if form == "json":
-        return json.dumps(rows, indent=2, ensure_ascii=False) + "\n"
-    if form == "csv":
-        buffer = io.StringIO()
-        classes = list(rows[0]["probabilities"]) if rows else []  # type: ignore[call-overload]
-        writer = csv.writer(buffer, lineterminator="\n")
-        writer.writerow([*COLUMNS, *(f"p({name})" for name in classes)])
-        for row in rows:
-            own = row["probabilities"]
-            assert isinstance(own, dict)
-            writer.writerow([*(row[column] for column in COLUMNS), *own.values()])
-        return buffer.getvalue()
-    table = plain_table(
-        *(column.replace("_", " ") for column in COLUMNS),
-        right=("probability", "entropy", "mutual information"),
-    )
-    for row in rows:
-        figures = (row["entropy"], row["mutual_information"])
-        table.add_row(
-            str(row["image"]),
-            str(row["class"]),
-            f"{row['probability']:.1%}",
-            *(MISSING if value is None else f"{value:.3f}" for value in figures),
-        )
-    screen = console()
-    with screen.capture() as captured:
-        screen.print(table)
-    return captured.get()

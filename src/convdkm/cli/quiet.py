@@ -1,9 +1,11 @@
-"""A run that is not watched."""
+"""What is told of a run that is not watched, and when one begins."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from convdkm.cli.output import warn
-from convdkm.training.sinks import Level, Sink
+from convdkm.training.sinks import Level, RunInfo, Sink
 
 
 class WarningSink(Sink):
@@ -12,3 +14,13 @@ class WarningSink(Sink):
     def message(self, text: str, level: Level = "info") -> None:
         if level != "info":
             warn(text)
+
+
+class BeginningSink(Sink):
+    """Calls a function when training begins."""
+
+    def __init__(self, begin: Callable[[], None]) -> None:
+        self._begin = begin
+
+    def start(self, info: RunInfo) -> None:
+        self._begin()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from convdkm.allocator import keep_freed_memory
 from convdkm.checks import check_choice
+from convdkm.cli.output import say, say_path
+from convdkm.cli.settings import checked_dataset
+from convdkm.errors import InvalidInputError
 from convdkm.report.write import write_report
 from convdkm.training.checkpoint import Which
 
@@ -16,7 +18,8 @@ def report_runs(
     *,
     output: Path | None,
     images: int,
-    data: bool,
+    data: str | None,
+    no_data: bool,
     data_dir: str | None,
     checkpoint: str,
     device: str | None,
@@ -24,16 +27,18 @@ def report_runs(
 ) -> None:
     """Write the page of one run or several; the last line printed is the file."""
     check_choice("--checkpoint", checkpoint, Which)
+    if data is not None and no_data:
+        raise InvalidInputError("--data says where the images are, --no-data that none are needed")
     keep_freed_memory()
     file = write_report(
         runs,
         output,
         checkpoint=checkpoint,  # type: ignore[arg-type]
         images=images,
-        data=data,
+        data=not no_data if data is None else checked_dataset(data),
         data_dir=data_dir,
         device=device,
         force=force,
-        tell=lambda text: print(text, file=sys.stderr),
+        tell=lambda text: say(text, stderr=True),
     )
-    print(file)
+    say_path(file)

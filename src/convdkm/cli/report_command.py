@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from convdkm.cli.arguments import CheckpointName, DataDir, Device
+from convdkm.cli.arguments import CheckpointName, DataDir, Device, MovedData
 
 
 def report(
@@ -29,9 +29,10 @@ def report(
         ),
     ] = None,
     images: Annotated[int, typer.Option(metavar="N", help="images of each kind to show (16)")] = 16,
-    data: Annotated[
-        bool, typer.Option("--data/--no-data", help="predict the test images (on)")
-    ] = True,
+    data: MovedData = None,
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="do not predict the test images")
+    ] = False,
     data_dir: DataDir = None,
     checkpoint: CheckpointName = "last",
     device: Device = None,
@@ -51,6 +52,7 @@ def report(
         output=output,
         images=images,
         data=data,
+        no_data=no_data,
         data_dir=data_dir,
         checkpoint=checkpoint,
         device=device,

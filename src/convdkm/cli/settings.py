@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from convdkm.config import RunConfig, read_yaml
+from convdkm.config import RunConfig
 from convdkm.data.registry import is_known, known_set, listing, nearest
 from convdkm.errors import InvalidInputError
 from convdkm.presets import default_for
 from convdkm.presets import preset as preset_of
+from convdkm.text import name_text, named_path
+from convdkm.yaml_file import read_yaml
 
 
 def resolve(
@@ -28,7 +30,7 @@ def resolve(
     settings = settings.updated({**from_file, "dataset": name}, str(config))
     settings = settings.updated({**options, "dataset": name})
     if settings.data.data_dir is not None:
-        place = Path(settings.data.data_dir).expanduser().resolve()
+        place = named_path(settings.data.data_dir).resolve()
         settings = settings.updated({"data_dir": str(place)})
     return settings, preset
 
@@ -37,13 +39,13 @@ def checked_dataset(name: str) -> str:
     """The proper name of a known set, or the whole path of another; an error if it is neither."""
     if is_known(name):
         return known_set(name).name
-    path = Path(name).expanduser()
+    path = named_path(name)
     if not path.exists():
         raise InvalidInputError(
             f"there is no data set or path {name!r}{nearest(name)}{listing()}; or give the path of"
             " a folder of images or of an .npz file"
         )
-    return str(path.resolve())
+    return name_text(path.resolve())
 
 
 def given_options(texts: Iterable[str]) -> dict[str, str]:

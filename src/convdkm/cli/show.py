@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from convdkm.cli.output import UNBOUNDED, console, metrics_table, plain_table
-from convdkm.cli.settings import given_options, resolve
+from convdkm.cli.output import UNBOUNDED, console, metrics_table, plain_table, warn
+from convdkm.cli.settings import checked_dataset, given_options, resolve
 from convdkm.errors import ConvDKMError, InvalidInputError
 
 if TYPE_CHECKING:
@@ -28,7 +28,8 @@ def show_subject(
     subject: str,
     *,
     checkpoint: str,
-    data: bool,
+    data: str | None,
+    no_data: bool,
     data_dir: str | None,
     preset: str | None,
     config: Path | None,
@@ -41,15 +42,18 @@ def show_subject(
     settings = {"--preset": preset, "--config": config, "--set": others}
     given = [name for name, value in settings.items() if value]
     if not given and (is_run or not is_known(subject)):
-        show_run(Path(subject), checkpoint, data=data, data_dir=data_dir)
+        moved = {"dataset": data and checked_dataset(data), "data_dir": data_dir}
+        places = {name: value for name, value in moved.items() if value is not None}
+        show_run(Path(subject), checkpoint, None if no_data else places)
         return
     if is_run:
         raise InvalidInputError(
             f"{subject} is a run, which has settings of its own: {given[0]} goes with a data set"
         )
-    if checkpoint != "last" or not data:
+    if checkpoint != "last" or no_data or data is not None:
         raise InvalidInputError(
-            "--checkpoint and --no-data go with a run; a machine at its start is made from data"
+            "--checkpoint, --data and --no-data go with a run; a machine at its start is made from"
+            " the data set that is named"
         )
     options = given_options(others)
     if data_dir is not None:
@@ -57,18 +61,21 @@ def show_subject(
     show_start(subject, preset, config, options)
 
 
-def show_run(folder: Path, checkpoint: str, *, data: bool, data_dir: str | None) -> None:
-    """Print the machine of a run, layer by layer, and its figures."""
+def show_run(folder: Path, checkpoint: str, moved: Mapping[str, str] | None) -> None:
+    """Print the machine of a run, layer by layer, and its figures.
+
+    Args:
+        moved: where its images are now, by the options that say so; None to do without them.
+    """
     from convdkm.cli.evaluate import open_run
     from convdkm.report.findings import of_settings
 
     run = open_run(folder, checkpoint, "cpu")
-    notes = []
+    notes: list[str] = []
     images = None
-    if data:
-        moved = {} if data_dir is None else {"data_dir": data_dir}
+    if moved is not None:
         try:
-            images = of_settings(run, run.config.updated(moved)).train_images
+            images = of_settings(run, warn, run.config.updated(moved)).train_images
         except (ConvDKMError, OSError) as error:
             reason = " ".join(str(error).split())
             notes.append(f"Without explained and spread, which need the images: {reason}.")
@@ -212,7 +219,6 @@ def _nats(value: float) -> str:
 
 def show_presets(name: str | None, dataset: str) -> None:
     """Print what presets there are, or all values of one."""
-    from convdkm.cli.settings import checked_dataset
     from convdkm.presets import names, preset
 
     if name is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from convdkm.cli.arguments import CheckpointName, DataDir
+from convdkm.cli.arguments import CheckpointName, DataDir, MovedData
 
 _START = "Of a data set"
 
@@ -21,9 +21,10 @@ def show(
     ],
     *,
     checkpoint: CheckpointName = "last",
-    data: Annotated[
-        bool, typer.Option("--data/--no-data", help="look at some training images as well (on)")
-    ] = True,
+    data: MovedData = None,
+    no_data: Annotated[
+        bool, typer.Option("--no-data", help="do not look at some training images as well")
+    ] = False,
     data_dir: DataDir = None,
     preset: Annotated[
         str | None,
@@ -65,6 +66,7 @@ def show(
         subject,
         checkpoint=checkpoint,
         data=data,
+        no_data=no_data,
         data_dir=data_dir,
         preset=preset,
         config=config,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from convdkm.cli.interrupt import Interrupt
-from convdkm.cli.output import console, warn
+from convdkm.cli.output import console, say, say_path, warn
 from convdkm.cli.settings import checked_dataset, given_options
 from convdkm.config import RunConfig
 from convdkm.data.registry import MissingDataError, is_known, locate
@@ -32,6 +31,7 @@ from convdkm.experiments.planning import (
 from convdkm.experiments.specification import Category, categories_of, chosen_rows
 from convdkm.experiments.sweeping import Progress, sweep
 from convdkm.presets import preset as preset_of
+from convdkm.text import in_shell
 from convdkm.training.view import format_duration
 
 Say = Callable[[str], None]
@@ -267,11 +267,11 @@ class _Report:
 
 
 def _conclude(report: _Report, folder: SweepFolder, interrupt: Interrupt) -> None:
-    path = shlex.quote(str(folder.path))
+    path = in_shell(folder.path)
     if report.left:
-        again = shlex.join(["convdkm", *sys.argv[1:]])
-        print(f"Stopped with {report.done} of {report.total} runs finished. Go on with\n  {again}")
-        print(folder.path)
+        again = " ".join(map(in_shell, ["convdkm", *sys.argv[1:]]))
+        say(f"Stopped with {report.done} of {report.total} runs finished. Go on with\n  {again}")
+        say_path(folder.path)
         sys.exit(interrupt.exit_code)
     if report.failures:
         count = len(report.failures)
@@ -279,6 +279,7 @@ def _conclude(report: _Report, folder: SweepFolder, interrupt: Interrupt) -> Non
             f"{report.done} of {report.total} runs finished, {count} failed; their errors are kept,"
             " and the same command tries them again"
         )
-    print(f"See the results with\n  convdkm tables {path}\n{folder.path}")
+    say(f"See the results with\n  convdkm tables {path}")
+    say_path(folder.path)
     if report.failures:
         sys.exit(1)

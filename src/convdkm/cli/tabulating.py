@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from convdkm.cli.output import warn
+from convdkm.cli.output import say, warn
 from convdkm.config import nearest
 from convdkm.errors import InvalidInputError
 from convdkm.experiments.rendering.comma import comma_separated
@@ -41,7 +40,7 @@ def show_tables(
         if curves is not None:
             raise InvalidInputError("--curves belong to the tables of a sweep, not to a comparison")
         for path in write_comparison(runs, output=output, form=form, figures=figures):
-            print(path, file=sys.stderr)
+            say(str(path), stderr=True)
         return
     drawn = find_spec("matplotlib") is not None
     if curves is not None and not (figures and drawn):
@@ -70,7 +69,7 @@ def show_tables(
     if figures and not drawn:
         warn("figures need matplotlib: pip install convdkm[figures]")
     for path in written:
-        print(path, file=sys.stderr)
+        say(str(path), stderr=True)
 
 
 def write_comparison(

@@ -19,7 +19,9 @@ from convdkm.errors import InvalidInputError
 
 _META = {"cifar10": ("batches.meta", "label_names"), "cifar100": ("meta", "fine_label_names")}
 _LABELS = {"cifar10": "labels", "cifar100": "fine_labels"}
-_MOST_BYTES = 2**29
+_MOST_BYTES = 2**28
+"""Of one file; the largest, of CIFAR-100, has 1.55e8."""
+_MOST_HEADER_BYTES = 2**20
 
 Array = np.ndarray[Any, Any]
 
@@ -69,20 +71,17 @@ def _files(place: Path, known: KnownSet, wanted: set[str]) -> Iterator[tuple[str
         for name in sorted(wanted):
             if (place / name).is_file():
                 try:
+                    _check_size(place / name, (place / name).stat().st_size, known)
                     yield name, (place / name).read_bytes()
                 except OSError as error:
                     raise InvalidInputError(f"{place / name} cannot be read: {error}") from error
         return
     try:
-        with tarfile.open(place, "r:*") as archive:
+        with tarfile.open(place, "r:*", tarinfo=_Member) as archive:
             for member in archive:
                 folder, _, name = member.name.removeprefix("./").rpartition("/")
                 if folder == known.unpacked and name in wanted and member.isfile():
-                    if member.size > _MOST_BYTES:
-                        raise InvalidInputError(
-                            f"{place}: {member.name} claims {member.size} bytes, far more than"
-                            f" {known.title} has"
-                        )
+                    _check_size(f"{place}: {member.name}", member.size, known)
                     content = archive.extractfile(member)
                     assert content is not None, "a regular file has content"
                     with content:
@@ -92,6 +91,24 @@ def _files(place: Path, known: KnownSet, wanted: set[str]) -> Iterator[tuple[str
             f"{place} cannot be read as an archive: {error}. If its download was cut short, fetch"
             f" it again with `convdkm data fetch {known.name} --force`"
         ) from error
+
+
+class _Member(tarfile.TarInfo):
+    """An entry of an archive; long names and the like, which are read at once, stay short."""
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: Any, errors: Any) -> Any:
+        member = super().frombuf(buf, encoding, errors)
+        if not member.isfile() and member.size > _MOST_HEADER_BYTES:
+            raise InvalidInputError(
+                f"an entry of an archive claims a header of {member.size} bytes"
+            )
+        return member
+
+
+def _check_size(where: object, size: int, known: KnownSet) -> None:
+    if size > _MOST_BYTES:
+        raise InvalidInputError(f"{where} has {size} bytes, far more than a file of {known.title}")
 
 
 def _entry(content: Any, key: str) -> Any:
@@ -133,7 +150,9 @@ def _batch(where: str, content: bytes, known: KnownSet) -> tuple[Array, Array]:
 def _class_names(where: str, content: bytes, key: str, known: KnownSet) -> tuple[str, ...]:
     try:
         names = _entry(unpickle(content), key)
-        texts = tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names)
+        if not all(isinstance(name, (bytes, str)) for name in names):
+            raise ValueError("its names are not all text")
+        texts = tuple(name.decode() if isinstance(name, bytes) else name for name in names)
         if len(texts) != known.num_classes:
             raise ValueError(f"it names {len(texts)} classes, not {known.num_classes}")
     except (pickle.UnpicklingError, ValueError, TypeError) as error:

@@ -3,13 +3,56 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from convdkm.checks import check_positive
+from convdkm.data.checksums import digest_of_bytes
+from convdkm.data.labels import some_of
 from convdkm.data.splits import stratified
 from convdkm.errors import InvalidInputError
+
+
+class Origin(NamedTuple):
+    """Where an image comes from: its file (empty without one), and the digest of what was there."""
+
+    name: str
+    digest: str
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some images of a set, with their labels and, where these are known, their origins."""
+
+    images: Tensor
+    labels: Tensor
+    origins: tuple[Origin, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, positions: Tensor) -> Part:
+        origins = tuple(self.origins[i] for i in positions.tolist()) if self.origins else ()
+        return Part(self.images[positions], self.labels[positions], origins)
+
+    @cached_property
+    def digests(self) -> list[tuple[str, ...]]:
+        """What tells each image from others: digests of its origin, if it has one, and its pixels.
+
+        The first does not depend on the decoder and the machine, the second not on the file format.
+        """
+        pixels = [digest_of_bytes(image.tobytes()) for image in self.images.cpu().numpy()]
+        if not self.origins:
+            return [(own,) for own in pixels]
+        return [(each.digest, own) for each, own in zip(self.origins, pixels, strict=True)]
+
+    def with_origins(self) -> Part:
+        """With the pixels as they are now for origins, if there are no others."""
+        made = self.origins or tuple(Origin("", digest) for (digest,) in self.digests)
+        return replace(self, origins=made)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -23,6 +66,7 @@ class Dataset:
     Args:
         name: what to call the set in messages.
         class_names: one for each class; by default the class's number.
+        train_origins, test_origins: where each image comes from, if that is known.
     """
 
     train_images: Tensor
@@ -32,6 +76,8 @@ class Dataset:
     num_classes: int
     name: str = ""
     class_names: tuple[str, ...] = ()
+    train_origins: tuple[Origin, ...] = ()
+    test_origins: tuple[Origin, ...] = ()
 
     def __post_init__(self) -> None:
         check_positive(num_classes=self.num_classes)
@@ -40,8 +86,8 @@ class Dataset:
         self._check_class_names()
         if not len(self.train_images):
             raise InvalidInputError(f"{self._called} has no training images")
-        self._check_part("training", self.train_images, self.train_labels)
-        self._check_part("test", self.test_images, self.test_labels)
+        self._check_part("training", self.train)
+        self._check_part("test", self.test)
         train_shape, test_shape = self.train_images.shape[1:], self.test_images.shape[1:]
         if train_shape != test_shape:
             raise InvalidInputError(
@@ -61,6 +107,28 @@ class Dataset:
         channels, height, width = self.train_images.shape[1:]
         return channels, height, width
 
+    @cached_property
+    def train(self) -> Part:
+        """The training images."""
+        return Part(self.train_images, self.train_labels, self.train_origins)
+
+    @cached_property
+    def test(self) -> Part:
+        """The test images."""
+        return Part(self.test_images, self.test_labels, self.test_origins)
+
+    def with_parts(self, train: Part, test: Part) -> Dataset:
+        """Other images in the place of these."""
+        return replace(
+            self,
+            train_images=train.images,
+            train_labels=train.labels,
+            train_origins=train.origins,
+            test_images=test.images,
+            test_labels=test.labels,
+            test_origins=test.origins,
+        )
+
     def subset(
         self, train_size: int | None = None, test_size: int | None = None, seed: int = 0
     ) -> Dataset:
@@ -76,13 +144,7 @@ class Dataset:
             raise InvalidInputError(f"{self._called} has no test images, so test_size must be None")
         else:
             test = self._chosen("test_size", self.test_labels, test_size, seed)
-        return replace(
-            self,
-            train_images=self.train_images[train],
-            train_labels=self.train_labels[train],
-            test_images=self.test_images[test],
-            test_labels=self.test_labels[test],
-        )
+        return self.with_parts(self.train[train], self.test[test])
 
     def hold_out(self, fraction: float, seed: int = 0) -> tuple[Dataset, Tensor, Tensor]:
         """Take a share of the training images of every class away, say for validation.
@@ -90,6 +152,11 @@ class Dataset:
         Returns the set without them, the images held out, and their labels. Every class keeps at
         least one training image.
         """
+        smaller, held = self.divided(fraction, seed)
+        return smaller, held.images, held.labels
+
+    def divided(self, fraction: float, seed: int = 0) -> tuple[Dataset, Part]:
+        """What :meth:`hold_out` leaves, and what it takes away."""
         if not 0 < fraction < 1:
             raise InvalidInputError(
                 f"the fraction held out must lie between 0 and 1, got {fraction}"
@@ -102,10 +169,8 @@ class Dataset:
             )
         keep = torch.ones(len(self.train_labels), dtype=torch.bool)
         keep[held] = False
-        smaller = replace(
-            self, train_images=self.train_images[keep], train_labels=self.train_labels[keep]
-        )
-        return smaller, self.train_images[held], self.train_labels[held]
+        left = self.train[keep.nonzero().flatten()]
+        return self.with_parts(left, self.test), self.train[held]
 
     def with_split(self, test_fraction: float, seed: int = 0) -> Dataset:
         """A test part made of a share of the training images, for a set that has none."""
@@ -113,8 +178,8 @@ class Dataset:
             raise InvalidInputError(
                 f"{self._called} has a test part already, of {len(self.test_images)} images"
             )
-        smaller, images, labels = self.hold_out(test_fraction, seed)
-        return replace(smaller, test_images=images, test_labels=labels)
+        smaller, test = self.divided(test_fraction, seed)
+        return smaller.with_parts(smaller.train, test)
 
     def __repr__(self) -> str:
         return (
@@ -149,7 +214,8 @@ class Dataset:
                 f"class names must differ; {', '.join(sorted(repeated))} stands more than once"
             )
 
-    def _check_part(self, part: str, images: Tensor, labels: Tensor) -> None:
+    def _check_part(self, part: str, content: Part) -> None:
+        images, labels = content.images, content.labels
         where = f"the {part} images of {self._called}"
         if images.ndim != 4 or images.dtype != torch.float32:
             raise InvalidInputError(
@@ -166,6 +232,10 @@ class Dataset:
         if len(images) != len(labels):
             raise InvalidInputError(
                 f"{self._called} has {len(images)} {part} images but {len(labels)} {part} labels"
+            )
+        if content.origins and len(images) != len(content.origins):
+            raise InvalidInputError(
+                f"{self._called} has {len(images)} {part} images but {len(content.origins)} origins"
             )
         if len(images):
             self._check_values(where, images)
@@ -195,10 +265,9 @@ class Dataset:
         trained = set(self.train_labels.unique().tolist())
         unseen = sorted(set(self.test_labels.unique().tolist()) - trained)
         if unseen:
-            named = ", ".join(self.class_names[label] for label in unseen[:10])
-            more = f" and {len(unseen) - 10} more" if len(unseen) > 10 else ""
+            named = some_of([self.class_names[label] for label in unseen])
             raise InvalidInputError(
-                f"{self._called} has test images of classes without a training image: {named}{more}"
+                f"{self._called} has test images of classes without a training image: {named}"
             )
 
 

@@ -19,8 +19,10 @@ import torch
 
 from convdkm.data.checksums import md5_of_bytes
 from convdkm.data.dataset import Dataset, shape_text
+from convdkm.data.pixels import require_memory
 from convdkm.data.registry import KNOWN_SETS, KnownSet, idx_file, known_set, locate
 from convdkm.errors import InvalidInputError
+from convdkm.files import require_regular
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _MOST_BYTES = 2**32
@@ -55,6 +57,7 @@ def read_idx_set(folder: Path, known: KnownSet) -> Dataset:
 def read_idx(path: str | Path, axes: int) -> Array:
     """The bytes of an IDX file with this number of axes."""
     path = Path(path)
+    require_regular(path)
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP_MAGIC
@@ -93,6 +96,7 @@ def _parse(path: Path, file: BinaryIO, axes: int) -> Array:
     size = prod(shape)
     if size > _MOST_BYTES:
         raise InvalidInputError(f"{path} claims {size} bytes: its header is damaged")
+    require_memory(5 * size, f"{path}: its {shape_text(shape)} bytes, and as many numbers,")
     content = file.read(size)
     if len(content) < size:
         raise InvalidInputError(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from convdkm.data.dataset import Dataset
+from convdkm.data.checksums import digest_of_file
+from convdkm.data.dataset import Dataset, Origin
 from convdkm.data.pictures import SUFFIXES, Report, read_pictures
 from convdkm.data.registry import KNOWN_SETS, find
 from convdkm.errors import InvalidInputError
+from convdkm.text import name_text
 
 _LAYOUT = "expected FOLDER/train/CLASS/*.png and FOLDER/test/CLASS/*.png, or FOLDER/CLASS/*.png"
 
@@ -69,14 +71,18 @@ def load_image_folder(
     )
     labels = torch.tensor([listed[position][1] for position in kept])
     first_test = sum(not listed[position][2] for position in kept)
+    files = [listed[position][0] for position in kept]
+    origins = tuple(Origin(f.relative_to(root).as_posix(), digest_of_file(f)) for f in files)
     return Dataset(
         images[:first_test],
         labels[:first_test],
         images[first_test:],
         labels[first_test:],
         num_classes=len(names),
-        name=root.resolve().name,
-        class_names=tuple(names),
+        name=name_text(root.resolve().name),
+        class_names=tuple(map(name_text, names)),
+        train_origins=origins[:first_test],
+        test_origins=origins[first_test:],
     )
 
 
@@ -93,24 +99,31 @@ def load_images(
     ``source`` is a file or a folder, or several; folders are searched to the bottom. The options
     are those of :func:`load_image_folder`.
     """
-    sources = [source] if isinstance(source, (str, Path)) else list(source)
-    paths: list[Path] = []
-    for path in map(Path, sources):
-        if path.is_dir():
-            found = _pictures(path)
-            if not found:
-                raise InvalidInputError(f"no picture found in {path} ({_suffixes()})")
-            paths.extend(found)
-        elif path.exists():
-            paths.append(path)
-        else:
-            raise InvalidInputError(f"there is no file or folder {path}")
-    if not paths:
-        raise InvalidInputError("no picture was given")
+    paths = list(map(Path, picture_files(source)))
     images, kept = read_pictures(
         paths, image_size=image_size, channels=channels, skip_bad=skip_bad, report=report
     )
     return images, [paths[position] for position in kept]
+
+
+def picture_files(source: str | Path | Iterable[str | Path]) -> list[str]:
+    """Paths of pictures: files as they are given, and folders searched to the bottom and sorted."""
+    sources = [source] if isinstance(source, (str, Path)) else list(source)
+    paths: list[str] = []
+    for path in map(Path, sources):
+        if path.is_dir():
+            # Compared name by name, as paths are: what separates names comes before all else.
+            found = sorted(_found(path), key=lambda path: path.replace(os.sep, "\0"))
+            if not found:
+                raise InvalidInputError(f"no picture found in {path} ({_suffixes()})")
+            paths.extend(found)
+        elif path.exists():
+            paths.append(str(path))
+        else:
+            raise InvalidInputError(f"there is no file or folder {path}")
+    if not paths:
+        raise InvalidInputError("no picture was given")
+    return paths
 
 
 def _by_class(folder: Path) -> dict[str, list[Path]]:
@@ -129,13 +142,17 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
 
 
 def _pictures(folder: Path) -> list[Path]:
-    """Every picture file below a folder, sorted; hidden files and folders are left alone."""
-    found = []
+    """Every picture file below a folder, sorted."""
+    return sorted(map(Path, _found(folder)))
+
+
+def _found(folder: Path) -> Iterator[str]:
+    """Every picture file below a folder; hidden files and folders are left alone."""
     for here, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _is_hidden(name)]
-        names = (name for name in files if not _is_hidden(name))
-        found += [Path(here, name) for name in names if Path(name).suffix.lower() in SUFFIXES]
-    return sorted(found)
+        for name in files:
+            if not _is_hidden(name) and os.path.splitext(name)[1].lower() in SUFFIXES:
+                yield os.path.join(here, name)
 
 
 def _is_hidden(name: str) -> bool:

@@ -79,7 +79,7 @@ def _numbered(labels: Array, names: tuple[str, ...]) -> Tensor:
     numbers = {name: number for number, name in enumerate(names)}
     unknown = sorted(set(labels.tolist()) - numbers.keys())
     if unknown:
-        raise InvalidInputError(f"labels that are not among the class names: {_some(unknown)}")
+        raise InvalidInputError(f"labels that are not among the class names: {some_of(unknown)}")
     return torch.tensor([numbers[label] for label in labels.tolist()], dtype=torch.int64)
 
 
@@ -87,10 +87,11 @@ def _check_seen(values: Array, test_labels: Array) -> None:
     unseen = np.setdiff1d(test_labels, values)
     if len(unseen):
         raise InvalidInputError(
-            f"test labels that no training image has: {_some([str(label) for label in unseen])}"
+            f"test labels that no training image has: {some_of([str(label) for label in unseen])}"
         )
 
 
-def _some(entries: list[str]) -> str:
+def some_of(entries: list[str]) -> str:
+    """The first ten, and how many more there are."""
     more = f" and {len(entries) - 10} more" if len(entries) > 10 else ""
     return ", ".join(entries[:10]) + more

@@ -18,6 +18,7 @@ from convdkm.data.registry import (
     nearest,
 )
 from convdkm.errors import InvalidInputError
+from convdkm.text import named_path
 
 if TYPE_CHECKING:
     from convdkm.data.dataset import Dataset
@@ -58,20 +59,21 @@ def load(
         )
     if isinstance(source, str) and is_known(source):
         data = _load_known(known_set(source), data_dir)
-    elif Path(source).is_dir():
+    elif (place := named_path(source)).is_dir():
         from convdkm.data.image_folder import load_image_folder
 
         data = load_image_folder(
-            source, image_size=size, channels=channels, skip_bad=skip_bad, report=report
+            place, image_size=size, channels=channels, skip_bad=skip_bad, report=report
         )
     else:
-        data = _load_file(source)
-    if size is not None or channels is not None:
-        data = replace(
-            data,
-            train_images=resized(with_channels(data.train_images, channels), size),
-            test_images=resized(with_channels(data.test_images, channels), size),
+        data = _load_file(place)
+    shape = data.image_shape
+    if (channels or shape[0], *(size or shape[1:])) != shape:
+        train, test = (
+            replace(part, images=resized(with_channels(part.images, channels), size))
+            for part in (data.train.with_origins(), data.test.with_origins())
         )
+        data = data.with_parts(train, test)
     if not data.has_test and test_fraction > 0:
         data = data.with_split(test_fraction, seed)
         if report is not None:
@@ -130,11 +132,10 @@ def _load_known(known: KnownSet, data_dir: str | Path | None) -> Dataset:
     return read_cifar(place, known)
 
 
-def _load_file(source: str | Path) -> Dataset:
-    path = Path(source)
+def _load_file(path: Path) -> Dataset:
     if not path.exists():
         raise InvalidInputError(
-            f"there is no data set or path {str(source)!r}{nearest(str(source))}{listing()}; or"
+            f"there is no data set or path {str(path)!r}{nearest(str(path))}{listing()}; or"
             " give the path of a folder of pictures or of an .npz file"
         )
     if path.suffix.lower() != ".npz":

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import zipfile
 import zlib
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.lib.format as npy
 
 from convdkm.data.arrays import from_arrays
 from convdkm.data.dataset import Dataset
-from convdkm.data.pixels import check_memory
+from convdkm.data.pixels import require_memory
 from convdkm.errors import InvalidInputError
+from convdkm.files import require_regular
+from convdkm.text import name_text
 
 _STYLES = (
     ("train_images", "train_labels", "test_images", "test_labels"),
@@ -30,48 +34,67 @@ def load_npz(path: str | Path) -> Dataset:
     """
     path = Path(path)
     try:
+        require_regular(path)
         with path.open("rb") as file:
             if not zipfile.is_zipfile(file):
                 raise InvalidInputError(f"{path} is not an .npz archive, or was cut short")
-            file.seek(0)
             with zipfile.ZipFile(file) as archive:
-                unpacked = sum(entry.file_size for entry in archive.infolist())
-                check_memory(1, (unpacked // 4,), str(path))
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as content:
-                arrays = _arrays(path, content)
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, InvalidInputError):
-            raise
+                arrays = _arrays(path, _Content(archive))
+    except InvalidInputError:
+        raise
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidInputError(f"{path} cannot be read: {_reason(error)}") from error
     try:
-        return from_arrays(**arrays, name=path.stem)
+        return from_arrays(**arrays, name=name_text(path.stem))
     except InvalidInputError as error:
         raise InvalidInputError(f"{path}: {error.message}") from error
 
 
-def _arrays(path: Path, content: Any) -> dict[str, Any]:
+class _Content:
+    """The arrays of an archive by name, and what each says of itself before it is read."""
+
+    def __init__(self, archive: zipfile.ZipFile) -> None:
+        self._archive = archive
+        self.members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+
+    def bytes_of(self, name: str, *, images: bool) -> int:
+        """Bytes that an array takes as it is, and beside that as float32 if it holds images."""
+        with self._archive.open(self.members[name]) as member:
+            version = npy.read_magic(member)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            shape, _, dtype = read(member)
+        return prod(shape) * (dtype.itemsize + 4 * images)
+
+    def __getitem__(self, name: str) -> Any:
+        with self._archive.open(self.members[name]) as member:
+            return npy.read_array(member, allow_pickle=False)
+
+
+def _arrays(path: Path, content: _Content) -> dict[str, Any]:
     """The arrays of the archive under the names of :func:`from_arrays`."""
     for style in _STYLES:
-        present = [key for key in style if key in content]
+        present = [key for key in style if key in content.members]
         if not set(style[:2]) <= set(present):
             continue
         if len(present) % 2:
-            missing = next(key for key in style if key not in content)
+            missing = next(key for key in style if key not in content.members)
             raise InvalidInputError(
                 f"{path} has {', '.join(present)}, but no {missing}: images and labels go together"
             )
+        wanted = [*present, *({"class_names"} & content.members.keys())]
+        needed = sum(content.bytes_of(key, images=key in style[::2]) for key in wanted)
+        require_memory(needed, f"{path}: its images")
         arrays = {name: content[key] for name, key in zip(_STYLES[0], present, strict=False)}
-        if "class_names" in content:
+        if "class_names" in content.members:
             names = content["class_names"]
             if names.dtype.kind not in "US" or names.ndim != 1:
                 raise InvalidInputError(f"{path}: class_names must be a list of strings")
             arrays["class_names"] = np.char.decode(names) if names.dtype.kind == "S" else names
         return arrays
     expected = "; ".join(", ".join(style) for style in _STYLES)
+    found = ", ".join(content.members) or "no arrays"
     raise InvalidInputError(
-        f"{path} holds {', '.join(content) or 'no arrays'}, but must hold one of: {expected} (the"
-        " test part may be left out)"
+        f"{path} holds {found}, but must hold one of: {expected} (the test part may be left out)"
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import torch
@@ -21,16 +22,26 @@ from convdkm.data.pixels import (
     check_channels,
     check_memory,
     height_and_width,
+    require_memory,
     resized,
     with_channels,
 )
 from convdkm.errors import InvalidInputError
+from convdkm.files import require_regular
 
 SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm"}
 )
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")  # none that starts a program
 _ORIENTATION, _ON_ITS_SIDE = 0x0112, (5, 6, 7, 8)
+
+MOST_PIXELS = 89_478_485
+"""Of one picture: Pillow's own limit, which other libraries switch off."""
+LARGE = 2**22
+"""Pixels from which pictures are decoded one at a time, if there is memory for one."""
+BYTES_PER_PIXEL = 24
+"""While a picture is decoded: two copies of four bytes, and float32 of three channels and more."""
+_LARGE_ONE = Lock()
 
 Report = Callable[[str], None]
 
@@ -48,6 +59,14 @@ class PictureHeader:
     width: int
 
 
+@contextmanager
+def without_remarks() -> Iterator[None]:
+    """Keep Pillow's warnings of odd files from the user; entered by the main thread alone."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"PIL\b")
+        yield
+
+
 def picture_header(path: Path) -> PictureHeader:
     """Shape of a picture file, once it is turned upright."""
     with _opened(path) as image:
@@ -57,10 +76,16 @@ def picture_header(path: Path) -> PictureHeader:
         return PictureHeader(1 if _is_grey(image) else 3, height, width)
 
 
-def read_picture(path: Path) -> Tensor:
-    """A picture file as float32 ``(channels, height, width)`` between 0 and 1."""
+def read_picture(
+    path: Path, size: tuple[int, int] | None = None, channels: int | None = None
+) -> Tensor:
+    """A picture file as float32 ``(channels, height, width)`` between 0 and 1.
+
+    It is brought to ``size``, height and width, and to a number of channels, where these are given.
+    """
     with _opened(path) as image:
-        return picture_tensor(image)
+        picture = picture_tensor(image).unsqueeze(0)
+        return with_channels(resized(picture, size), channels)[0]
 
 
 def picture_tensor(image: Image.Image) -> Tensor:
@@ -78,6 +103,7 @@ def picture_tensor(image: Image.Image) -> Tensor:
     return planes.float().div_(255)
 
 
+@without_remarks()
 def read_pictures(
     paths: Sequence[Path],
     *,
@@ -93,7 +119,7 @@ def read_pictures(
     """
     check_channels(channels)
     size = height_and_width(image_size)
-    bad = _BadFiles(skip_bad, report)
+    bad = BadFiles(skip_bad, report)
     headers = {}
     for position, path in enumerate(paths):
         with bad.noticed(path):
@@ -109,15 +135,14 @@ def read_pictures(
     kept: list[int] = []
     for position in headers:
         with bad.noticed(paths[position]):
-            picture = read_picture(paths[position]).unsqueeze(0)
-            images[len(kept)] = with_channels(resized(picture, size), channels)[0]
+            images[len(kept)] = read_picture(paths[position], size, channels)
             kept.append(position)
     if not kept:
         raise UnreadableImageError(f"none of {len(paths)} files is a picture that can be read")
     return images[: len(kept)], kept
 
 
-class _BadFiles:
+class BadFiles:
     """What to do about an unreadable file: raise, or name it and go on."""
 
     def __init__(self, skip: bool, report: Report | None) -> None:
@@ -141,12 +166,18 @@ class _BadFiles:
 def _opened(path: Path) -> Iterator[Image.Image]:
     """An open picture; whatever the decoder raises becomes an error that names the file."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=_FORMATS) as image:
+        require_regular(path)
+        with Image.open(path, formats=_FORMATS) as image:
+            pixels = image.width * image.height
+            if pixels > MOST_PIXELS:
+                raise Image.DecompressionBombError(f"{image.width}×{image.height}")
+            if pixels <= LARGE:
                 yield image
-    except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
+                return
+            with _LARGE_ONE:
+                require_memory(BYTES_PER_PIXEL * pixels, "its pixels, decoded,")
+                yield image
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UnreadableImageError(
             f"{path} claims more pixels than a picture can sensibly have ({error})"
         ) from error

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from convdkm.checks import check_positive
 from convdkm.data.dataset import shape_text
 from convdkm.errors import InvalidInputError
+from convdkm.memory import available_memory
 
 _LUMA = (0.299, 0.587, 0.114)
 
@@ -64,15 +65,24 @@ def with_channels(images: Tensor, channels: int | None) -> Tensor:
 
 
 def check_memory(count: int, shape: tuple[int, ...], what: str) -> None:
-    """Raise if float32 images of this number and shape are more than the machine's memory."""
-    needed = 4 * count * torch.Size(shape).numel()
-    try:
-        available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # not every system tells
-        return
-    if needed > available:
+    """Raise if float32 images of this number and shape are more than there is memory for."""
+    require_memory(
+        4 * count * torch.Size(shape).numel(),
+        f"{what}: {count} images {shape_text(shape)}",
+        "; make them smaller with image_size (--image-size)",
+    )
+
+
+def require_memory(needed: int, what: str, advice: str = "") -> None:
+    """Raise if something takes more bytes than this machine has left."""
+    left = available_memory()
+    if left is None:
+        try:
+            left = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        except (AttributeError, ValueError, OSError):  # not every system tells
+            return
+    if needed > left:
         raise InvalidInputError(
-            f"{what}: {count} images {shape_text(shape)} take {needed / 2**30:.1f} GiB, but this"
-            f" machine has {available / 2**30:.1f} GiB of memory; make them smaller with"
-            " image_size (--image-size)"
+            f"{what} take {needed / 2**30:.1f} GiB, but this machine has {left / 2**30:.1f} GiB of"
+            f" memory left{advice}"
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from convdkm.errors import InvalidInputError
+from convdkm.text import named_path
 
 Format = Literal["embedded", "idx", "cifar"]
 
@@ -209,7 +210,7 @@ def listing() -> str:
 def data_directory(data_dir: str | Path | None = None) -> Path:
     """Where data sets lie: the argument, else ``$CONVDKM_DATA``, else a folder of the user's."""
     if data_dir is not None:
-        return Path(data_dir).expanduser()
+        return named_path(data_dir)
     if named := os.environ.get(DATA_VARIABLE):
         return Path(named).expanduser()
     home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from math import prod
 from typing import Any
 
@@ -23,6 +24,11 @@ _NAMES = {
 }
 
 
+_REMEMBER = ("PUT", "BINPUT", "LONG_BINPUT")
+MOST_STEPS = 5_000_000
+"""Steps of a pickle, each of which can make an object; a file of CIFAR-10 has some 50,000."""
+
+
 def unpickle(content: bytes) -> Any:
     """The arrays, lists, dictionaries, numbers and strings of a pickle; anything else is an error.
 
@@ -32,12 +38,27 @@ def unpickle(content: bytes) -> Any:
         pickle.UnpicklingError: the pickle asks for more, or is damaged.
     """
     try:
+        _check_steps(content)
         return _finished(_PlainUnpickler(io.BytesIO(content), encoding="bytes").load())
     except pickle.UnpicklingError:
         raise
     except Exception as error:  # a damaged pickle can raise anything
         reason = f"{type(error).__name__}: {error}"
         raise pickle.UnpicklingError(f"the pickle is damaged ({reason})") from error
+
+
+def _check_steps(content: bytes) -> None:
+    """Raise if reading would take far more memory than the pickle has bytes.
+
+    The reader makes room for the largest number that a value is remembered by, and for the length
+    that a value claims, before it looks for more: a few bytes could ask for gigabytes. That lengths
+    are true is checked by :func:`pickletools.genops`.
+    """
+    for count, (step, argument, _) in enumerate(pickletools.genops(content), 1):
+        if step.name in _REMEMBER and not 0 <= int(argument or 0) <= count:
+            raise pickle.UnpicklingError(f"value {count} of the pickle has the number {argument}")
+        if count > MOST_STEPS:
+            raise pickle.UnpicklingError(f"the pickle has more than {MOST_STEPS:,} steps")
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -62,8 +83,8 @@ class _Maker:
             return _PickledType(arguments[0])
         if self.what == "bytes":
             text, encoding = arguments
-            if encoding not in ("latin1", b"latin1"):
-                raise pickle.UnpicklingError(f"the file asks for the encoding {encoding!r}")
+            if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+                raise pickle.UnpicklingError("the file asks for an encoding other than latin1")
             return text.encode("latin1")
         raise pickle.UnpicklingError(f"the file calls {self.what}, which is not allowed")
 
@@ -74,6 +95,8 @@ class _PickledType:
     __slots__ = ("code", "order")
 
     def __init__(self, code: Any) -> None:
+        if not isinstance(code, (bytes, str)):
+            raise pickle.UnpicklingError("the type of an array is not named")
         self.code = code.decode("ascii") if isinstance(code, bytes) else code
         if self.code not in _TYPES:
             raise pickle.UnpicklingError(f"arrays of type {self.code!r} are not allowed")
@@ -82,7 +105,7 @@ class _PickledType:
     def __setstate__(self, state: Any) -> None:
         order = state[1].decode("ascii") if isinstance(state[1], bytes) else state[1]
         if order not in ("|", "<", ">", "="):
-            raise pickle.UnpicklingError(f"the byte order {order!r} is not known")
+            raise pickle.UnpicklingError("the byte order of an array is not known")
         self.order = order
 
 
@@ -95,6 +118,8 @@ class _PickledArray:
         _, shape, kind, columns_first, content = state
         if not isinstance(kind, _PickledType) or not isinstance(content, bytes):
             raise pickle.UnpicklingError("arrays of Python objects are not allowed")
+        if not isinstance(shape, tuple) or not all(type(size) is int for size in shape):
+            raise pickle.UnpicklingError("the shape of an array is not made of integers")
         dtype = np.dtype(kind.order + kind.code)
         if prod(shape) * dtype.itemsize != len(content):
             raise pickle.UnpicklingError(

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice
+from convdkm.choices import WhiteningChoice, WhiteningKind
 from convdkm.data.moments import Moments
 from convdkm.errors import InvalidInputError, NotInitialisedError
 
 ZCAVariant = Literal["published", "paper"]
-WhiteningKind = Literal["zca", "zca-paper", "standardise", "scale", "none"]
 
-MOST_PIXELS = 16_384
+MOST_CHOSEN = 4_096
+"""Values of an image up to which ZCA is chosen: its eigenvectors take half a minute of a core."""
+MOST_VALUES = 8_192
+"""Values up to which ZCA can be asked for: some minutes."""
 
 Self = TypeVar("Self", bound="Whitening")
 
@@ -80,7 +84,7 @@ class ZCA(Whitening):
     @torch.no_grad()
     def fit(self, images: Tensor) -> ZCA:
         _check_fittable(images)
-        _check_affordable(images)
+        _require_affordable(images.shape[1:])
         moments = Moments.of(images)
         deviation = torch.ones_like(moments.mean)
         if self.variant == "published":
@@ -155,7 +159,35 @@ class NoWhitening(Whitening):
         return images
 
 
-def zca_of_few(count: int, shape: tuple[int, ...]) -> str | None:
+def chosen_whitening(
+    kind: WhiteningChoice, count: int, shape: Sequence[int], tell: Callable[[str], None]
+) -> WhiteningKind:
+    """What to whiten ``count`` training images of a shape by; runs, estimators and rivals ask here.
+
+    ``"auto"`` is ZCA, and ``"standardise"`` where that does not fit. Any other kind is what was
+    asked for: ZCA of too few images is warned of, and of too many values an error.
+
+    Args:
+        kind: as asked for.
+        count: number of training images.
+        shape: channels, height and width of an image.
+        tell: what the user should know is said by it, in a line.
+    """
+    check_choice("whitening", kind, WhiteningChoice)
+    few, large = zca_of_few(count, shape), zca_of_large(shape, MOST_CHOSEN)
+    if kind == "auto":
+        why = large or few
+        if why is not None:
+            tell(f"whitening standardise in place of zca: {why}")
+        return "zca" if why is None else "standardise"
+    if kind.startswith("zca"):
+        _require_affordable(shape)
+        if few is not None:
+            tell(f"{few}; --whitening standardise does not")
+    return kind
+
+
+def zca_of_few(count: int, shape: Sequence[int]) -> str | None:
     """Why ZCA should not be fitted to so few images of a shape; None if there are enough.
 
     With fewer images than an image has values, the whitened training images have nothing in common,
@@ -167,8 +199,27 @@ def zca_of_few(count: int, shape: tuple[int, ...]) -> str | None:
     return f"ZCA fitted to {count:,} images of {values:,} values makes test images unlike them"
 
 
-def make_whitening(kind: WhiteningKind = "zca", epsilon: float = 0.1) -> Whitening:
-    """An unfitted whitening by its name; ``epsilon`` matters for ZCA alone."""
+def zca_of_large(shape: Sequence[int], most: int = MOST_VALUES) -> str | None:
+    """Why ZCA should not be fitted to images as large as that; None if they are small enough."""
+    values = math.prod(shape)
+    if values <= most:
+        return None
+    return (
+        f"ZCA of images of {values:,} values (all channels) takes the eigenvectors of a matrix of"
+        f" {8 * values**2 / 2**30:.1f} GiB, and {most:,} values are the most"
+    )
+
+
+def _require_affordable(shape: Sequence[int]) -> None:
+    refused = zca_of_large(shape)
+    if refused is not None:
+        raise InvalidInputError(
+            f"{refused}; --whitening standardise works, and so do smaller images (--image-size)"
+        )
+
+
+def make_whitening(kind: WhiteningChoice = "zca", epsilon: float = 0.1) -> Whitening:
+    """An unfitted whitening by its name, not ``auto``; ``epsilon`` matters for ZCA alone."""
     check_choice("whitening", kind, WhiteningKind)
     if kind == "none":
         return NoWhitening()
@@ -192,15 +243,4 @@ def _check_fittable(images: Tensor) -> None:
     if not all(bool(chunk.isfinite().all()) for chunk in images.split(4096)):
         raise InvalidInputError(
             "the images that whitening is fitted to hold NaN or infinite values"
-        )
-
-
-def _check_affordable(images: Tensor) -> None:
-    pixels = images[0].numel()
-    if pixels > MOST_PIXELS:
-        raise InvalidInputError(
-            f"ZCA of images with {pixels} pixels (all channels) takes several matrices of"
-            f" {pixels}×{pixels} numbers, {8 * pixels**2 / 2**30:.1f} GiB each; make the images"
-            f" smaller (image_size, --image-size) so that they have {MOST_PIXELS} at most, or use"
-            ' the whitening "standardise"'
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from convdkm.architectures import resnet
-from convdkm.data.whitening import make_whitening
+from convdkm.data.whitening import chosen_whitening, make_whitening
 from convdkm.errors import InvalidInputError
 from convdkm.estimators.base import INITIALISING_SAMPLES, MachineClassifier
 from convdkm.estimators.compat import validate_data
@@ -42,7 +44,8 @@ class ConvDKMClassifier(MachineClassifier):
         kernel: ``"arc-cosine"``, ``"squared-exponential"``, ``"matern"``, ``"rational-quadratic"``,
             ``"normalised-gaussian"``, ``"normalised-polynomial"`` or a :class:`convdkm.Kernel`.
         whitening: of the images: ``"standardise"`` brings every channel to mean 0 and variance 1,
-            ``"zca"`` and ``"zca-paper"`` decorrelate the pixels as well, ``"none"``.
+            ``"zca"`` and ``"zca-paper"`` decorrelate the pixels as well, ``"auto"`` is ZCA where it
+            fits, ``"none"``.
         crop: training images are moved at random by up to so many pixels.
         flip: training images are mirrored left and right at random.
         epochs: passes over the images; by default 10, or as many as make 400 steps.
@@ -117,7 +120,13 @@ class ConvDKMClassifier(MachineClassifier):
             )
         labels = self._encoded(y)
         images = self._as_images(rows)
-        self.whitening_ = make_whitening(self.whitening).fit(images)  # type: ignore[arg-type]
+        kind = chosen_whitening(
+            self.whitening,  # type: ignore[arg-type]
+            len(images),
+            images.shape[1:],
+            partial(warnings.warn, stacklevel=2),
+        )
+        self.whitening_ = make_whitening(kind).fit(images)
         _, first = np.unique(rows, axis=0, return_index=True)
         crop, flip = as_integer("crop", self.crop, least=0), bool(self.flip)
         if len(self.image_shape_) == 2 and (crop or flip):

@@ -6,22 +6,18 @@ with a log beside it, and the error of one that failed.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import ValidationError
+from typing import Literal
 
 from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
-from convdkm.experiments.locking import locked
 from convdkm.experiments.planning import PlannedRun, Scale, Selection, difference, plan
 from convdkm.experiments.specification import METRICS, Part
-from convdkm.files import write_json
+from convdkm.files import locked, read_mapping, read_text, write_json
 
 RECORD, LOCK = "sweep.json", ".sweep.lock"
 OWN = (LOCK, "jobs")
@@ -76,8 +72,8 @@ class SweepFolder:
     def _read(self) -> Record:
         path = self.path / RECORD
         try:
-            return Record.model_validate_json(path.read_text(encoding="utf-8"))
-        except (ValidationError, UnicodeDecodeError) as error:
+            return Record.model_validate_json(read_text(path))
+        except ValueError as error:
             first = str(error).splitlines()[0]
             raise InvalidInputError(f"{path} is damaged: {first}") from None
 
@@ -107,7 +103,8 @@ class SweepFolder:
         """Keep other sweeps from working here, for as long as this one does."""
         return locked(
             self.path / LOCK,
-            f"another sweep is at work in {self.path}; wait for it, or choose another --output",
+            f"a sweep is being made in {self.path}",
+            "wait for it, or choose another --output",
         )
 
     def of(self, run: PlannedRun) -> Path:
@@ -128,7 +125,7 @@ class SweepFolder:
         metrics = read_metrics(folder)
         if metrics is not None:
             return Status("finished", metrics)
-        failure = _json(_beside(folder, "failed.json"))
+        failure = read_mapping(_beside(folder, "failed.json"))
         if failure is not None:
             return Status("failed", detail=str(failure.get("error", "")))
         return Status("begun" if (folder / "checkpoints").is_dir() else "missing")
@@ -146,7 +143,7 @@ class SweepFolder:
 
 def read_metrics(folder: Path) -> dict[str, float] | None:
     """The final figures of a run; None if it is not finished."""
-    metrics = _json(folder / "metrics.json")
+    metrics = read_mapping(folder / "metrics.json")
     if metrics is None or not all(name in metrics for name in METRICS):
         return None
     return metrics
@@ -154,12 +151,3 @@ def read_metrics(folder: Path) -> dict[str, float] | None:
 
 def _beside(folder: Path, ending: str) -> Path:
     return folder.with_name(f"{folder.name}.{ending}")
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    """The content of a file; None if it is absent or damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None

@@ -157,7 +157,9 @@ def settings(table: Category, row: Row, dataset: str, scale: Scale) -> RunConfig
     config = preset(chosen).config(dataset).updated(table.base.model)
     if chosen not in OWN_SIZE:
         config = config.updated({**table.base.size, **row.exceptions.get(dataset, {})})
-    return config.updated({**row.options, **scale.options()})
+    config = config.updated({**row.options, **scale.options()})
+    # The runs of a table are whitened alike, as the paper's are, however few images one has.
+    return config.updated({"whitening": "zca"} if config.data.whitening == "auto" else {})
 
 
 def slug(base: Base, row: Row) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,6 @@ from typing import Any
 
 from convdkm.experiments.folder import read_metrics
 from convdkm.experiments.launchers.base import asked_to_stop
-from convdkm.experiments.locking import locked
 
 TRIAL_SECONDS, TRIAL_STEPS = 3.0, 6
 TRIAL_IMAGES = 256
@@ -34,14 +32,10 @@ class RunTask:
 
     def __call__(self) -> dict[str, float] | None:
         """The final figures; None if it was asked to stop before."""
-        folder = Path(self.folder)
-        lock = folder.with_name(f".{folder.name}.lock")
-        with locked(lock, f"{folder} is being made by another process, perhaps of a lost sweep"):
-            return self._made()
-
-    def _made(self) -> dict[str, float] | None:
         from convdkm.config import RunConfig
+        from convdkm.training.checkpoint import CheckpointStore
         from convdkm.training.fit import fit, resume
+        from convdkm.training.folder import CHECKPOINTS
 
         folder = Path(self.folder)
         done = read_metrics(folder)
@@ -50,10 +44,9 @@ class RunTask:
         config = RunConfig.of(self.config, self.name)
         _keep_memory(config.training.device)
         place: dict[str, Any] = {"data_dir": config.data.data_dir, "device": config.training.device}
-        if any((folder / "checkpoints").glob("*.safetensors")):
+        if CheckpointStore(folder / CHECKPOINTS).names():
             run = resume(folder, stop=asked_to_stop, **place)
         else:
-            shutil.rmtree(folder, ignore_errors=True)  # it had not come to its first checkpoint
             run = fit(config, config.data.dataset, folder=folder, stop=asked_to_stop)
         return run.metrics or None
 

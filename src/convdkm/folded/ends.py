@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -14,6 +12,7 @@ from convdkm.layers.window import Window
 from convdkm.maps import mean_squares
 from convdkm.numerics import explained
 from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
+from convdkm.softmax import NODES, NormalSoftmax
 
 # -- images ------------------------------------------------------------------------------------
 
@@ -136,21 +135,23 @@ class Outcome(Folded):
 
 @known
 class FoldedCategorical(Outcome):
-    """Softmax averaged over fixed nodes; see :class:`convdkm.Categorical`."""
+    """The softmax, averaged over the functions; see :class:`convdkm.Categorical`.
 
+    Args:
+        samples: number of nodes.
+        nodes: of the files of older versions, one for each row; their number is what counts.
+    """
+
+    settings = ("samples",)
     names = ("mean", "variance", "log_probs", "expected_entropy")
-    nodes: Tensor
 
-    def __init__(self, *, nodes: Tensor) -> None:
+    def __init__(self, *, samples: int = NODES, nodes: Tensor | None = None) -> None:
         super().__init__()
-        self.constants(nodes=nodes)
+        self.samples = samples if nodes is None else len(nodes)
+        self.softmax = NormalSoftmax(self.samples)
 
     def forward(self, mean: Tensor, variance: Tensor) -> tuple[Tensor, ...]:
-        values = mean.unsqueeze(1) + variance.sqrt().unsqueeze(1) * self.nodes
-        log_probs = torch.log_softmax(values, 2)
-        inner = -(log_probs.exp() * log_probs).sum(2).mean(1)
-        mixed = torch.logsumexp(log_probs, 1) - math.log(len(self.nodes))
-        return mean, variance, mixed, inner
+        return mean, variance, *self.softmax(mean, variance.sqrt())
 
     def prediction(self, *tensors: Tensor) -> Prediction:
         return ClassPrediction(*tensors)

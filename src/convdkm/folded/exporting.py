@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import warnings
+import zipfile
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
+from convdkm import digests
 from convdkm.errors import InvalidInputError
-from convdkm.files import replacing
 from convdkm.folded.predictor import CannotExportError, Predictor
 
 OPSET = 20
@@ -42,10 +43,12 @@ def write_program(
 ) -> None:
     """Write the exported program as a ``.pt2`` file, with names of outputs and classes."""
     program = exported_program(predictor, image_shape)
-    with replacing(path) as temporary, open(temporary, "wb") as file:
-        torch.export.save(
-            program, file, extra_files={"convdkm.json": json.dumps(_about(predictor))}
-        )
+    content = io.BytesIO()
+    torch.export.save(program, content, extra_files={"convdkm.json": json.dumps(_about(predictor))})
+    with zipfile.ZipFile(content, "a") as archive:
+        archive.comment = digests.LINE
+    with digests.sealing(path) as temporary:
+        temporary.write_bytes(content.getbuffer())
 
 
 def write_onnx(
@@ -68,8 +71,8 @@ def write_onnx(
     if made is None:
         raise CannotExportError("torch.onnx gave no program for this machine")
     _name_outputs(made.model.graph, predictor.output_names)
-    made.model.metadata_props.update(_about(predictor))
-    with replacing(path) as temporary:
+    made.model.metadata_props.update(_about(predictor) | {digests.KEY: digests.BLANK})
+    with digests.sealing(path) as temporary:
         temporary.write_bytes(made.model_proto.SerializeToString())
 
 

@@ -67,7 +67,7 @@ BATCH_STATISTICS = (
     " on its neighbours; model.calibrate(batches) and model.folded(deterministic=True) use running"
     " averages instead"
 )
-SAMPLES = "draws random samples; model.folded(deterministic=True) uses fixed nodes in their place"
+SAMPLES = "draws random samples; model.folded(deterministic=True) takes an integral in their place"
 OWN = "is not one of the library's own, and there is no folded form of it"
 
 AnyKernel = TypeVar("AnyKernel", bound=Kernel)
@@ -104,7 +104,7 @@ def _make_deterministic(model: DeepKernelMachine) -> None:
         if isinstance(module, RunningStatistics):
             module.statistics = "running"
     likelihood = model.likelihood
-    if isinstance(likelihood, Categorical) and likelihood.nodes is None:
+    if isinstance(likelihood, Categorical) and likelihood.softmax is None:
         model.likelihood = Categorical(likelihood.num_outputs).to(model.device)
 
 
@@ -363,9 +363,9 @@ def _start(source: Input) -> Start:
 
 def _outcome(likelihood: Likelihood) -> Outcome:
     if isinstance(likelihood, Categorical) and type(likelihood) is Categorical:
-        if likelihood.nodes is None:
+        if likelihood.softmax is None:
             return KeptLikelihood(likelihood, SAMPLES)
-        return FoldedCategorical(nodes=likelihood.nodes)
+        return FoldedCategorical(samples=likelihood.samples)
     if isinstance(likelihood, Gaussian) and type(likelihood) is Gaussian:
         noise = float(likelihood.noise)
         if likelihood.classes:

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from convdkm.errors import NumericalError
 from convdkm.head import Marginals
 from convdkm.layers.base import LayerKL
 from convdkm.model import DeepKernelMachine, Objective
 from convdkm.recording.program import recorded
+from convdkm.recording.structure import Structure
 from convdkm.recording.tape import NotRecordableError
 
 _LOG = logging.getLogger(__name__)
-_PLAIN = {bool, int, float, str, tuple}
 
 
 class RecordedGradients:
@@ -42,11 +42,12 @@ class RecordedGradients:
     ...     optimiser.step()
 
     The first batch of a shape is worked on as always, the next is recorded, and from then on the
-    record is played. Another shape, or another setting of a layer (its ν, its mode), makes a record
-    of its own, and what cannot be recorded is worked on as always: layers that look at the numbers
-    in their tensors, likelihoods that draw samples for the share of a batch, ``torch.autocast``.
-    A layer of one's own whose plan depends on anything but its parameters, buffers and attributes
-    that are numbers, strings, truth values or tuples must not be recorded.
+    record is played. Another shape, or another setting of a layer (its ν, its mode, its window),
+    makes a record of its own, and what cannot be recorded is worked on as always: layers that look
+    at the numbers in their tensors, likelihoods that draw samples for the share of a batch,
+    ``torch.autocast``. A layer of one's own whose plan depends on anything but its parameters,
+    buffers and attributes (plain values, lists, dictionaries, objects with attributes) must not be
+    recorded.
 
     Args:
         model: the machine, which has been initialised.
@@ -56,14 +57,14 @@ class RecordedGradients:
 
     def __init__(self, model: DeepKernelMachine, *, num_data: int, most: int = 4) -> None:
         self.model, self.num_data, self.most = model, num_data, most
-        self._structure = _Structure(model)
+        self._structure = Structure(model)
         self._played: dict[Any, _Record | None] = {}
         self._seen: deque[Any] = deque(maxlen=2 * most)
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Objective:
         """The objective, its derivatives with the parameters and no further."""
-        if not self._structure.is_current:
-            self._structure = _Structure(self.model)
+        if not self._structure.is_current(self.model):
+            self._structure = Structure(self.model)
             self._played.clear()
         key = self._key(inputs, targets)
         record = self._played.get(key)
@@ -96,7 +97,8 @@ class RecordedGradients:
     def _key(self, inputs: Tensor, targets: Tensor) -> Any:
         batch = tuple((each.shape, each.dtype, each.device) for each in (inputs, targets))
         learned = tuple(p.requires_grad for p in self._structure.parameters)
-        return batch, self._autocast, self.model.dtype, learned, self._structure.settings()
+        own = self._autocast, self.model.dtype, self.num_data
+        return batch, own, learned, self._structure.settings()
 
     @property
     def _autocast(self) -> bool:
@@ -121,50 +123,13 @@ class RecordedGradients:
         return objective
 
 
-class _Structure:
-    """What a machine is made of, found once, and what of it may change, looked up quickly.
-
-    Attributes:
-        parameters, buffers: the machine's.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        modules = list(model.modules())
-        self.parameters, self.buffers = list(model.parameters()), list(model.buffers())
-        self._parts: list[Mapping[str, Any]] = [
-            part for each in modules for part in (each._parameters, each._buffers, each._modules)
-        ]
-        self._known = self._found()
-        self._settings = [
-            (vars(each), tuple(name for name in vars(each) if not name.startswith("_")))
-            for each in modules
-        ]
-
-    def _found(self) -> list[int]:
-        return [id(each) for part in self._parts for each in part.values()]
-
-    @property
-    def is_current(self) -> bool:
-        """Whether layers, parameters and buffers are the same objects as before."""
-        return self._found() == self._known
-
-    def settings(self) -> tuple[Any, ...]:
-        """What decides, besides tensors, what the layers do: their plain attributes."""
-        return tuple(
-            repr(value) if type(value) is tuple else value
-            for attributes, names in self._settings
-            for name in names
-            if type(value := attributes.get(name)) in _PLAIN
-        )
-
-
 class _Record:
     """A program that works out the objective of a batch and its gradients."""
 
     def __init__(
         self,
         model: DeepKernelMachine,
-        structure: _Structure,
+        structure: Structure,
         inputs: Tensor,
         targets: Tensor,
         num_data: int,
@@ -197,7 +162,7 @@ class _Record:
                     buffer.copy_(before)
 
     def play(
-        self, structure: _Structure, inputs: Tensor, targets: Tensor
+        self, structure: Structure, inputs: Tensor, targets: Tensor
     ) -> tuple[Objective, list[Tensor | None]]:
         """The objective, and the gradients of all that is learned."""
         results = self._program(*structure.parameters, *structure.buffers, inputs, targets)

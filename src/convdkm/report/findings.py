@@ -17,13 +17,13 @@ from convdkm.report.outcome import Outcome
 from convdkm.report.record import Record
 from convdkm.training.checkpoint import CheckpointError, Which
 from convdkm.training.run import Run
-from convdkm.training.sources import load_dataset, prepared
+from convdkm.training.sources import kept
 
 SAMPLE = 400
 """Images that the figures of layers come from."""
 
 Tell = Callable[[str], None]
-Load = Callable[[Run], "Dataset | None"]
+Load = Callable[[Run, Tell], "Dataset | None"]
 
 
 @dataclass(eq=False)
@@ -62,7 +62,7 @@ def gather(
         folder: of the run.
         checkpoint: which one to look at; one that is asked for by name has to be there.
         device: where to compute.
-        load: gives the data of a run; by its settings if not given.
+        load: gives the data of a run, and tells what is wrong; by its settings if not given.
         deep: look into the layers as well.
         tell: is told what is being done.
     """
@@ -76,6 +76,7 @@ def gather(
     else:
         found = examine(run, record, load=load, deep=deep, tell=tell)
         if run.warning is not None:
+            tell(f"warning: {run.warning}")
             found.missing.append(f"{run.warning}.")
     if not record.has_curves:
         found.missing.append(f"No learning curves: {folder} holds no record of a step.")
@@ -93,8 +94,13 @@ def examine(
     """All that can be found out about a run that is open."""
     found = Findings(Record.of(run) if record is None else record, run)
     data: Dataset | None = None
+
+    def note(text: str) -> None:
+        found.missing.append(f"{text}.")
+        tell(text)
+
     try:
-        data = (load or of_settings)(run)
+        data = (load or of_settings)(run, note)
     except (ConvDKMError, OSError) as error:
         found.missing.append(
             f"Nothing that needs images (calibration, confusions, pictures, similarity): {error}."
@@ -117,10 +123,10 @@ def examine(
     return found
 
 
-def of_settings(run: Run, config: RunConfig | None = None) -> Dataset:
+def of_settings(run: Run, tell: Tell, config: RunConfig | None = None) -> Dataset:
     """The images that a run's settings (or others) name, without those held out for validation."""
     config = run.config if config is None else config
-    data = prepared(load_dataset(config), config.data)[0]
+    data = kept(config, run.folder, tell=tell).dataset
     if data.image_shape != tuple(run.image_shape) or data.class_names != run.class_names:
         raise InvalidInputError(
             f"{run.config.data.dataset} has {data.num_classes} classes and images"
@@ -130,9 +136,9 @@ def of_settings(run: Run, config: RunConfig | None = None) -> Dataset:
     return data
 
 
-def no_images(run: Run) -> None:
+def no_images(run: Run, tell: Tell) -> None:
     """Leaves out what needs images."""
-    del run
+    del run, tell
 
 
 def _outcome(run: Run, data: Dataset) -> Outcome:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+from convdkm.text import legible
+
 VOID = frozenset({"br", "img", "meta", "link"})
 
 
@@ -53,4 +55,4 @@ def _text(value: object) -> str:
     """Numbers with two decimals at most: a coordinate needs no more."""
     if isinstance(value, float):
         return f"{value:.2f}".rstrip("0").rstrip(".")
-    return str(value)
+    return legible(value)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from convdkm.config import RunConfig
-from convdkm.training.run import CONFIG, ENVIRONMENT, METRICS, Run, read_config
+from convdkm.files import read_mapping
+from convdkm.training.folder import CONFIG, ENVIRONMENT, METRICS, read_config
+from convdkm.training.run import Run
 from convdkm.training.sinks import read_csv, read_layers
 
 Rows = Sequence[Mapping[str, float]]
@@ -41,13 +42,13 @@ class Record:
     @classmethod
     def read(cls, folder: Path) -> Record:
         """From the folder of a run; one that is not is an error."""
-        config = read_config(folder)
+        config, _ = read_config(folder)
         return cls(
             folder.resolve().name,
             config,
             folder,
-            _read_json(folder / ENVIRONMENT),
-            _numbers(_read_json(folder / METRICS)),
+            read_mapping(folder / ENVIRONMENT) or {},
+            _numbers(read_mapping(folder / METRICS) or {}),
             read_csv(folder / "steps.csv"),
             read_csv(folder / "epochs.csv"),
             read_layers(folder / "layers.csv"),
@@ -111,15 +112,6 @@ def runs_in(paths: Sequence[Path]) -> list[Path]:
             read_config(path)  # for its message
         found += runs or [path]
     return list(dict.fromkeys(found))
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds a mapping; nothing where it is absent or damaged."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from convdkm.data import Dataset
+from convdkm.data.checksums import digest_of_file
 from convdkm.errors import InvalidInputError
-from convdkm.files import write_text
+from convdkm.files import require_regular, write_text
 from convdkm.report.compare_page import compare_page
 from convdkm.report.findings import Load, Tell, examine, gather, no_images, of_settings
 from convdkm.report.page import GENERATOR
@@ -15,6 +16,7 @@ from convdkm.report.record import runs_in
 from convdkm.report.run_page import run_page
 from convdkm.rivals.comparison.folder import ComparisonFolder
 from convdkm.training.checkpoint import Which
+from convdkm.training.folder import SPLIT
 from convdkm.training.run import Run
 
 PAGE = "report.html"
@@ -28,7 +30,7 @@ def write_report(
     *,
     checkpoint: Which = "last",
     images: int = IMAGES,
-    data: bool = True,
+    data: bool | str = True,
     data_dir: str | None = None,
     device: str | None = None,
     force: bool = False,
@@ -42,7 +44,8 @@ def write_report(
             where there are several runs.
         checkpoint: which one to show.
         images: how many images of each kind to show.
-        data: predict the test images; without, the page shows what needs no images.
+        data: predict the test images; without, the page shows what needs no images. A path is where
+            the images of the runs are now, if they have moved.
         data_dir: where data sets are.
         device: where to compute.
         force: replace a file that is no such page.
@@ -62,7 +65,8 @@ def write_report(
     alone = len(folders) == 1
     file = Path(output) if output is not None else (folders[0] if alone else Path()) / PAGE
     require_free(file, force=force)
-    load = no_images if not data else _cached(data_dir)
+    moved = {"data_dir": data_dir, "dataset": data if isinstance(data, str) else None}
+    load = _cached({k: v for k, v in moved.items() if v is not None}) if data else no_images
     findings = []
     for folder in folders:
         say = tell if alone else _after(folder, tell)
@@ -94,7 +98,7 @@ def report_run(run: Run, output: str | Path | None, data: Dataset | None, images
         )
     file = Path(output) if output is not None else Path(run.folder or "") / PAGE
     require_free(file, force=False)
-    found = examine(run, load=of_settings if data is None else lambda _: data)
+    found = examine(run, load=of_settings if data is None else lambda *_: data)
     if not found.record.has_curves:
         found.missing.append("No learning curves: the run is kept in memory, and has no record.")
     write_text(file, run_page(found, images))
@@ -105,6 +109,7 @@ def require_free(file: Path, *, force: bool) -> None:
     """Raise if writing would destroy something that is not a page of this kind."""
     if file.is_dir():
         raise InvalidInputError(f"{file} is a folder; name a file in it, such as {file / PAGE}")
+    require_regular(file)
     if force or not file.exists():
         return
     with file.open("rb") as opened:
@@ -115,17 +120,27 @@ def require_free(file: Path, *, force: bool) -> None:
         )
 
 
-def _cached(data_dir: str | None) -> Load:
-    """Loads a data set once for all runs that were made on it in the same way."""
-    loaded: dict[str, Dataset] = {}
+def _cached(moved: Mapping[str, str]) -> Load:
+    """Loads a data set once for all runs that were made on it in the same way.
 
-    def load(run: Run) -> Dataset:
-        config = run.config if data_dir is None else run.config.updated({"data_dir": data_dir})
-        key = config.data.model_dump_json()
+    Args:
+        moved: where it is now, by the options of a run that say so.
+    """
+    loaded: dict[tuple[str, str | None], tuple[Dataset, list[str]]] = {}
+
+    def load(run: Run, tell: Tell) -> Dataset:
+        config = run.config.updated(moved)
+        split = None if run.folder is None else run.folder / SPLIT
+        digest = digest_of_file(split) if split is not None and split.is_file() else None
+        key = config.data.model_dump_json(), digest
         if key not in loaded:
             loaded.clear()
-            loaded[key] = of_settings(run, config)
-        return loaded[key]
+            notes: list[str] = []
+            loaded[key] = of_settings(run, notes.append, config), notes
+        data, notes = loaded[key]
+        for note in notes:
+            tell(note)
+        return data
 
     return load
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from convdkm.training.batches import Batches
     from convdkm.training.build import build_model
-    from convdkm.training.checkpoint import CheckpointError, CheckpointStore
+    from convdkm.training.checkpoint import CheckpointError, CheckpointStore, Progress
     from convdkm.training.fit import fit, resume
-    from convdkm.training.loop import Progress, Trainer, TrainingFailedError
+    from convdkm.training.loop import Trainer, TrainingFailedError
     from convdkm.training.metrics import prediction_metrics, reliability
     from convdkm.training.run import Run
     from convdkm.training.sinks import CsvSink, MemorySink, Sink, TensorBoardSink
@@ -20,7 +20,7 @@ _HOME = {
     "CheckpointStore": "checkpoint",
     "CsvSink": "sinks",
     "MemorySink": "sinks",
-    "Progress": "loop",
+    "Progress": "checkpoint",
     "Run": "run",
     "Sink": "sinks",
     "TensorBoardSink": "sinks",

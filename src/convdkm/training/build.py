@@ -7,7 +7,9 @@ from collections.abc import Callable
 import torch
 
 from convdkm.architectures import resnet
-from convdkm.config import ModelConfig, TrainingConfig
+from convdkm.config import ModelConfig, RunConfig, TrainingConfig
+from convdkm.data import Dataset
+from convdkm.data.whitening import chosen_whitening
 from convdkm.errors import InvalidInputError
 from convdkm.kernels import ArcCosine, Kernel, NormalisedGaussian, NormalisedPolynomial
 from convdkm.model import DeepKernelMachine
@@ -80,6 +82,17 @@ def build_kernel(config: ModelConfig) -> Kernel:
     if config.kernel == "normalised-polynomial":
         return NormalisedPolynomial(config.polynomial)
     return NormalisedGaussian(config.gamma)
+
+
+def settled(config: RunConfig, data: Dataset, tell: Tell) -> RunConfig:
+    """The same, with all that depends on the data chosen: the whitening."""
+    kind = chosen_whitening(
+        config.data.whitening,
+        len(data.train_images),
+        data.image_shape,
+        lambda text: tell(text, "warning"),
+    )
+    return config.updated({"whitening": kind})
 
 
 def tune(model: DeepKernelMachine, config: TrainingConfig, tell: Tell) -> None:

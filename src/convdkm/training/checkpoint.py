@@ -1,4 +1,4 @@
-"""Checkpoints: one safetensors file each, with its description as JSON in the header.
+"""Checkpoints: one file each, of tensors and a description.
 
 A checkpoint holds tensors under dotted names (``model.``, ``optimiser.``, ``whitening.``) and a
 description of plain values. There is no pickle in it, so that reading one cannot run code.
@@ -6,23 +6,19 @@ description of plain values. There is no pickle in it, so that reading one canno
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from convdkm.checks import wrong_kinds
 from convdkm.errors import ConvDKMError
-from convdkm.files import replacing
-
-FORMAT = 1
-"""Version of the layout; raised whenever an older program could not read it."""
+from convdkm.tensor_file import TensorFormat
 
 Which = Literal["last", "previous", "best"]
 
@@ -31,60 +27,116 @@ class CheckpointError(ConvDKMError, RuntimeError):
     """A checkpoint that cannot be read."""
 
 
+FILES = TensorFormat(
+    "convdkm", 1, CheckpointError, "checkpoints are in the folder `checkpoints` of a run"
+)
+
+
+@dataclass
+class Progress:
+    """How far training has come: all that a checkpoint needs besides tensors.
+
+    Attributes:
+        step: steps done.
+        seconds: time spent so far, over all parts of the run.
+        caution: what the learning rate is multiplied by after failed steps; 1 normally.
+        sums: of the epoch under way, weighted by images.
+        ending: of an epoch whose steps are done, and which has not been evaluated and noted yet:
+            values of its last step, and the divergences and gradients of layers in it.
+        best: the best score of an epoch so far; higher is better.
+        interrupted: whether the user stopped it.
+    """
+
+    step: int = 0
+    seconds: float = 0.0
+    caution: float = 1.0
+    sums: dict[str, float] = field(default_factory=dict)
+    ending: dict[str, dict[str, float]] | None = None
+    best: float | None = None
+    interrupted: bool = False
+
+
+KINDS: dict[str, Any] = {
+    "progress": dict,
+    "class_names": list[str],
+    "image_shape": list[int],
+    "num_data": int,
+    "own_model": bool,
+    "config": dict,
+}
+"""What values of a description have to be, where they are there."""
+
+
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Tensors by name, and a description of plain values."""
+    """Tensors by name, and a description of plain values.
+
+    Attributes:
+        tensors, description: as above.
+        source: what to call it in messages.
+    """
 
     tensors: dict[str, Tensor]
     description: dict[str, Any]
+    source: str = "the checkpoint"
 
     def part(self, name: str) -> dict[str, Tensor]:
         """The tensors below ``name.``, without that prefix."""
         prefix = f"{name}."
         return {k.removeprefix(prefix): v for k, v in self.tensors.items() if k.startswith(prefix)}
 
+    def value(self, name: str) -> Any:
+        """A value of the description, which has to be there."""
+        if name not in self.description:
+            raise CheckpointError(f"{self.source} is damaged: it has no {name}")
+        return self.description[name]
 
-def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Write atomically: a reader sees the old file or the new one, whole."""
-    header = json.dumps({"format": FORMAT, **checkpoint.description})
-    # Copies, because safetensors refuses tensors that share memory.
-    tensors = {
-        name: value.detach().to("cpu", copy=True).contiguous()
-        for name, value in checkpoint.tensors.items()
-    }
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={"convdkm": header})
+    @property
+    def progress(self) -> Progress:
+        """How far training had come."""
+        with self.fitting():
+            return Progress(**self.value("progress"))
+
+    def load_into(self, module: torch.nn.Module, part: str) -> None:
+        """Give a module the state that is there under the name ``part``."""
+        with self.fitting():
+            module.load_state_dict(self.part(part))
+
+    @contextmanager
+    def fitting(self) -> Iterator[None]:
+        """What goes wrong inside is the checkpoint's fault, or that of changed settings."""
+        try:
+            yield
+        except ConvDKMError:
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split()) or repr(error)
+            raise CheckpointError(
+                f"{self.source} is damaged, or does not belong to these settings: {reason}"
+            ) from None
+
+
+def write_checkpoint(
+    path: Path, checkpoint: Checkpoint, before: Callable[[], None] | None = None
+) -> None:
+    """Write atomically; ``before`` is that of :func:`convdkm.files.replacing`."""
+    FILES.write(path, checkpoint.tensors, checkpoint.description, before)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read and check a checkpoint; raises :class:`CheckpointError` that says what is wrong."""
     if not path.is_file():
         raise CheckpointError(
-            f"there is no checkpoint {path}; a run that ended before its first one is started anew"
-            " with --overwrite"
+            f"there is no checkpoint {path}; a run that ended before its first one is begun by"
+            " convdkm resume"
         )
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            if "convdkm" not in metadata:
-                raise CheckpointError(f"{path} is a safetensors file, but not one of convdkm")
-            description = json.loads(metadata["convdkm"])
-            _check_format(path, description.get("format"))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
-        size = path.stat().st_size
-        raise CheckpointError(f"{path} ({size} bytes) is damaged or cut short: {error}") from None
-    return Checkpoint(tensors, description)
-
-
-def _check_format(path: Path, version: object) -> None:
-    if not isinstance(version, int) or version < 1:
-        raise CheckpointError(f"{path} does not say which version of the format it has")
-    if version > FORMAT:
-        raise CheckpointError(
-            f"{path} has format {version}, and this version of convdkm reads up to {FORMAT};"
-            " upgrade convdkm to read it"
-        )
+    tensors, description = FILES.read(path)
+    wrong = wrong_kinds(description, KINDS) or wrong_kinds(
+        description.get("progress", {}), get_type_hints(Progress)
+    )
+    if wrong:
+        raise CheckpointError(f"{path} is damaged: {wrong[0]} in its description is wrong")
+    return Checkpoint(tensors, description, str(path))
 
 
 class CheckpointStore:
@@ -92,40 +144,85 @@ class CheckpointStore:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._last_is_whole = False
 
     def path(self, which: Which) -> Path:
         return self.folder / f"{which}.safetensors"
+
+    def names(self) -> list[Which]:
+        """The checkpoints that are there, the newest first; whether they are whole is not known."""
+        return [which for which in get_args(Which) if self.path(which).is_file()]
+
+    def readable(self) -> bool:
+        """Whether one of them can be read."""
+        return any(map(self._readable, self.names()))
 
     def save(self, checkpoint: Checkpoint, *, as_best: bool = False) -> None:
         """Write ``best``; or else ``last``, keeping the one before it."""
         if as_best:
             write_checkpoint(self.path("best"), checkpoint)
             return
-        last, previous = self.path("last"), self.path("previous")
-        if last.exists():
-            # A second name for the file: at no moment is there no last checkpoint.
-            link = previous.with_suffix(".link")
-            link.unlink(missing_ok=True)
-            try:
-                os.link(last, link)
-                os.replace(link, previous)
-            except OSError:  # a file system without hard links
-                link.unlink(missing_ok=True)
-                os.replace(last, previous)
-        write_checkpoint(last, checkpoint)
+        if not self._last_is_whole:  # a damaged one must not take the place of one that is whole
+            self._last_is_whole = self._readable("last")
+        before = self._keep_last if self._last_is_whole else None
+        write_checkpoint(self.path("last"), checkpoint, before)
+        self._last_is_whole = True
 
-    def load(self, which: Which = "last") -> tuple[Checkpoint, str | None]:
+    def _keep_last(self) -> None:
+        """Let ``last`` become ``previous``."""
+        last, previous = self.path("last"), self.path("previous")
+        if not last.exists():
+            return
+        # A second name for the file: at no moment is there no last checkpoint.
+        link = previous.with_suffix(".link")
+        link.unlink(missing_ok=True)
+        try:
+            os.link(last, link)
+            os.replace(link, previous)
+        except OSError:  # a file system without hard links
+            link.unlink(missing_ok=True)
+            os.replace(last, previous)
+
+    def load(
+        self, which: Which = "last", use: Callable[[Checkpoint], Any] = lambda found: found
+    ) -> tuple[Any, str | None]:
         """A checkpoint, and a warning where it is not the one asked for.
 
         If ``last`` is damaged or missing, the one before it is read.
+
+        Args:
+            which: the one that is asked for.
+            use: what is to be made of it, which is returned; one that it refuses is damaged.
+
+        Raises:
+            CheckpointError: neither can be used; it says which others can.
         """
+        tried: list[Which] = ["last", "previous"] if which == "last" else [which]
+        if which == "last" and not self.path("previous").is_file():
+            tried.remove("previous")
+        failures: list[str] = []
+        for each in tried:
+            try:
+                found = use(read_checkpoint(self.path(each)))
+            except CheckpointError as error:
+                failures.append(str(error))
+            else:
+                warning = "; ".join([*failures, "going back to the checkpoint before it"])
+                return found, warning if failures else None
+        others = [name for name in self.names() if name not in tried and self._readable(name)]
+        if others:
+            failures.append(
+                f"{' and '.join(others)} can be read: --checkpoint {others[0]} of the commands that"
+                " use a run"
+            )
+        raise CheckpointError("; ".join(failures))
+
+    def _readable(self, which: Which) -> bool:
         try:
-            return read_checkpoint(self.path(which)), None
-        except CheckpointError as error:
-            if which != "last" or not self.path("previous").is_file():
-                raise
-            checkpoint = read_checkpoint(self.path("previous"))
-            return checkpoint, f"{error}; going back to the checkpoint before it"
+            read_checkpoint(self.path(which))
+        except CheckpointError:
+            return False
+        return True
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -145,9 +242,17 @@ def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[st
         index, key = name.split(".", 1)
         state.setdefault(int(index), {})[key] = value
     groups = optimiser.state_dict()["param_groups"]
-    count = sum(len(group["params"]) for group in groups)
-    if state and (len(state) > count or max(state) >= count):
+    parameters = [each for group in optimiser.param_groups for each in group["params"]]
+    if state and (len(state) > len(parameters) or max(state) >= len(parameters)):
         raise CheckpointError(
-            f"the checkpoint's optimiser holds {len(state)} parameters, the model has {count}"
+            f"the checkpoint's optimiser holds {len(state)} parameters, the model has"
+            f" {len(parameters)}"
         )
+    expected = next(iter(state.values()), {}).keys()
+    for number, entries in state.items():
+        shapes = {value.shape for value in entries.values() if value.ndim}
+        if entries.keys() != expected or not shapes <= {parameters[number].shape}:
+            raise CheckpointError(
+                f"the checkpoint's optimiser does not fit parameter {number} of the model"
+            )
     optimiser.load_state_dict({"state": state, "param_groups": groups})

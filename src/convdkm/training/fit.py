@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-import shutil
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +12,32 @@ import torch
 
 from convdkm.config import RunConfig
 from convdkm.data import Dataset
-from convdkm.data.whitening import make_whitening, zca_of_few
+from convdkm.data.whitening import make_whitening
 from convdkm.errors import InvalidInputError
 from convdkm.files import write_json, write_text
 from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset
+from convdkm.text import in_shell
 from convdkm.training.batches import Batches, seed_of
-from convdkm.training.build import build_model, tune
-from convdkm.training.checkpoint import Checkpoint, CheckpointStore
-from convdkm.training.environment import environment
+from convdkm.training.build import build_model, settled, tune
+from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Progress
+from convdkm.training.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    METRICS,
+    TENSORBOARD,
+    Writer,
+    is_run,
+    read_config,
+    writing,
+)
 from convdkm.training.log import LogSink
 from convdkm.training.loop import Trainer
 from convdkm.training.memory import Demand, Estimate, estimate
-from convdkm.training.run import (
-    CHECKPOINTS,
-    CONFIG,
-    ENVIRONMENT,
-    METRICS,
-    Run,
-    class_metrics,
-    dtype_of,
-    read_config,
-)
-from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, TensorBoardSink
-from convdkm.training.sources import as_dataset, load_dataset, prepared
+from convdkm.training.run import Run, dtype_of, load_to_go_on
+from convdkm.training.scoring import Scorer, ScoringStoppedError
+from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, tensorboard_of
+from convdkm.training.sources import as_dataset, drawn, kept
 from convdkm.training.world import ProcessLostError, World, find_device, joined_world
 
 Stop = Callable[[], bool]
@@ -65,7 +65,8 @@ def fit(
             default.
         overwrite: replace a run that is in the folder.
         sinks: where else records go, such as :class:`~convdkm.training.TerminalSink`.
-        stop: asked after every step whether to stop there; the run can be resumed.
+        stop: asked after every step, and after every batch that is scored, whether to stop there;
+            the run can be resumed.
         options: any option of :class:`~convdkm.config.RunConfig`, such as ``epochs=3``.
 
     Returns:
@@ -80,11 +81,23 @@ def fit(
         chosen = preset(model if isinstance(model, str) else "quick")
         config = chosen.config(name, **options)
     own = model if isinstance(model, DeepKernelMachine) else None
-    with joined_world(config.training.timeout_minutes) as world:
-        folder = None if folder is None else Path(folder)
-        if folder is not None and world.leads:
-            _check_free(folder, overwrite)
-        session = Session(config, dataset, world, folder=folder, model=own, sinks=sinks, stop=stop)
+    folder = None if folder is None else Path(folder)
+    with (
+        joined_world(config.training.timeout_minutes) as world,
+        _writer(folder, world, overwrite=overwrite) as writer,
+    ):
+        if writer is not None and own is None:
+            writer.announce(config)
+        session = Session(
+            config,
+            dataset,
+            world,
+            folder=folder,
+            writer=writer,
+            model=own,
+            sinks=sinks,
+            stop=stop,
+        )
         return session.run()
 
 
@@ -97,35 +110,51 @@ def resume(
     stop: Stop | None = None,
     **options: Any,
 ) -> Run:
-    """Go on with a run that was stopped, from its last checkpoint.
+    """Go on with a run that was stopped, from its last checkpoint, or from its start without one.
 
     Args:
         folder: of the run.
-        data: the data of the run, where it cannot be loaded by its name.
+        data: the data of the run, where it cannot be loaded by its name; or where it is now.
         model: a machine of the same shape, where it was one of your own.
         sinks, stop: as in :func:`fit`.
         options: of the recipe that may change, such as ``device``.
     """
     folder = Path(folder)
-    config = read_config(folder).updated(options)
-    dataset = None if data is None else as_dataset(data)[0] or load_dataset(config)
-    with joined_world(config.training.timeout_minutes) as world:
-        checkpoint, warning = CheckpointStore(folder / CHECKPOINTS).load()
+    dataset, name = (None, None) if data is None else as_dataset(data)
+    options |= {} if dataset is not None or name is None else {"dataset": name}
+    found, no_settings = read_config(folder)
+    config = found.updated(options)
+    with (
+        joined_world(config.training.timeout_minutes) as world,
+        _writer(folder, world, resuming=True) as writer,
+    ):
+        store = CheckpointStore(folder / CHECKPOINTS)
+        begun = bool(store.names()) or not is_run(folder)
+        checkpoint, warning = load_to_go_on(store, config, model) if begun else (None, None)
         session = Session(
             config,
             dataset,
             world,
             folder=folder,
+            writer=writer,
             model=model,
             sinks=sinks,
             stop=stop,
             checkpoint=checkpoint,
         )
-        if options and world.leads:  # now that they are known to work
-            write_text(folder / CONFIG, config.to_yaml())
-        if warning is not None and world.leads:
-            session.tell(warning)
+        if world.leads:
+            if options or no_settings:  # now that they are known to work
+                write_text(folder / CONFIG, session.config.to_yaml())
+            for text in filter(None, (warning, no_settings)):
+                session.tell(text)
         return session.run()
+
+
+def _writer(
+    folder: Path | None, world: World, **how: bool
+) -> AbstractContextManager[Writer | None]:
+    """The right to write into the folder, for the process that does."""
+    return writing(folder, **how) if folder is not None and world.leads else nullcontext()
 
 
 class Session:
@@ -136,6 +165,7 @@ class Session:
         dataset: the images; loaded by the configuration if None.
         world: the processes that train.
         folder: of the run, or None.
+        writer: of that folder, in the process that leads.
         model: a machine of the user's own; built by the configuration if None.
         sinks: of the user's.
         stop: as in :func:`fit`.
@@ -149,6 +179,7 @@ class Session:
         world: World,
         *,
         folder: Path | None = None,
+        writer: Writer | None = None,
         model: DeepKernelMachine | None = None,
         sinks: Iterable[Sink] = (),
         stop: Stop | None = None,
@@ -160,22 +191,25 @@ class Session:
         self.device = device = find_device(config.training.device)
         self.memory: Estimate | None = None
         self.sinks = list(sinks) if world.leads else []
-        data = config.data
-        dataset = load_dataset(config, self.tell) if dataset is None else dataset
-        dataset, self.held_out = prepared(dataset, data)
-        self.dataset = dataset
+        if checkpoint is None:
+            images = drawn(config, dataset, self.tell)
+        else:
+            images = kept(config, folder, dataset, self.tell, to_train=True)
+        self.dataset = dataset = images.dataset
+        self.held_out = images.held_out
         if checkpoint is not None:
             self._check_unchanged(checkpoint)
+        else:
+            self.config = config = settled(config, dataset, self.tell)
 
+        data = config.data
         whitening = make_whitening(data.whitening, data.zca_epsilon)
         if checkpoint is None:
             if data.whitening.startswith("zca"):
                 self.tell(f"fitting ZCA to {len(dataset.train_images):,} images", "info")
-                if why := zca_of_few(len(dataset.train_images), dataset.image_shape):
-                    self.tell(f"{why}; whitening 'standardise' does not")
             whitening.fit(dataset.train_images)
         else:
-            whitening.load_state_dict(checkpoint.part("whitening"))
+            checkpoint.load_into(whitening, "whitening")
         whitening.to(device)
         model = self._initialised(model, whitening, checkpoint).to(device)
         tune(model, config.training, self.tell)
@@ -194,10 +228,9 @@ class Session:
             seed=config.training.seed,
             world=world,
         )
-        if checkpoint is None and folder is not None and world.leads:
-            self._make_folder(folder)
-        step = int(checkpoint.description["progress"]["step"]) if checkpoint else 0
-        self.sinks += self._file_sinks(step)
+        if checkpoint is None and writer is not None and (text := writer.begin(config, images)):
+            self.tell(text, "info")
+        self.sinks += self._file_sinks(Progress() if checkpoint is None else checkpoint.progress)
         self.trainer = Trainer(
             model,
             self.batches,
@@ -205,10 +238,17 @@ class Session:
             sinks=self.sinks,
             store=None if folder is None else CheckpointStore(folder / CHECKPOINTS),
             describe=self._description,
-            evaluate=self._evaluate,
             score="validation_log_likelihood" if self.held_out is not None else "objective",
             stop=stop,
         )
+        self.scorer = Scorer(
+            self.result,
+            dataset,
+            self.held_out,
+            sinks=self.trainer.sinks,
+            stop=self.trainer.asked_to_stop,
+        )
+        self.trainer.evaluate = self.scorer.after_epoch
         if checkpoint is None:
             self.trainer.save()
         else:
@@ -238,21 +278,27 @@ class Session:
         try:
             with trainer.sinks:
                 progress = trainer.run(trainer.info(config.data.dataset, **detail))
+                self.result.step = progress.step
+                if not progress.interrupted and self.world.leads:
+                    self.result.metrics = self.scorer.at_the_end(
+                        epochs=config.training.epochs,
+                        steps=progress.step,
+                        seconds=progress.seconds,
+                    )
+        except ScoringStoppedError:
+            pass
         except ProcessLostError as error:
             if self.folder is None:
                 raise
-            command = f"convdkm resume {shlex.quote(str(self.folder))}"
+            command = f"convdkm resume {in_shell(self.folder)}"
             raise ProcessLostError(f"{error}. Go on with\n  {command}") from error
-        self.result.step = progress.step
-        if not progress.interrupted and self.world.leads:
-            self.result.metrics = self._final_metrics()
-            if self.folder is not None:
-                write_json(self.folder / METRICS, self.result.metrics)
+        if self.folder is not None and self.result.metrics:
+            write_json(self.folder / METRICS, self.result.metrics)
         self.result.model.eval()
         return self.result
 
     def _check(self, checkpoint: Checkpoint | None, model: DeepKernelMachine | None) -> None:
-        if checkpoint is not None and checkpoint.description["own_model"] and model is None:
+        if checkpoint is not None and checkpoint.value("own_model") and model is None:
             raise InvalidInputError(
                 "this run trains a machine of your own; resume it in Python, with"
                 " resume(folder, model=…)"
@@ -260,17 +306,17 @@ class Session:
 
     def _check_unchanged(self, checkpoint: Checkpoint) -> None:
         """Raise if the data is not that of the run."""
-        data, before = self.dataset, checkpoint.description
+        data = self.dataset
         now = {
             "num_data": len(data.train_images),
             "class_names": list(data.class_names),
             "image_shape": list(data.train_images.shape[1:]),
         }
         for name, value in now.items():
-            if before[name] != value:
+            if (before := checkpoint.value(name)) != value:
                 raise InvalidInputError(
                     f"the data is not what this run was trained on: {name} is {value}, and was"
-                    f" {before[name]}"
+                    f" {before}"
                 )
 
     def _initialised(
@@ -288,7 +334,7 @@ class Session:
                 self._foresee(model, resumed=checkpoint is not None)
             if checkpoint is not None:
                 # Now, since some parameters have no shape before, and the optimiser needs them all.
-                model.load_state_dict(checkpoint.part("model"))
+                checkpoint.load_into(model, "model")
                 return model
             count = min(config.data.inducing_images, len(data.train_images))
             some = replace(
@@ -317,22 +363,14 @@ class Session:
         if self.memory is not None and self.memory.warning is not None:
             self.tell(self.memory.warning)
 
-    def _make_folder(self, folder: Path) -> None:
-        """A new folder with the settings in it, made once everything else is known to work."""
-        if folder.is_dir() and any(folder.iterdir()):
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / CONFIG, self.config.to_yaml())
-        write_json(folder / ENVIRONMENT, environment())
-
-    def _file_sinks(self, step: int) -> list[Sink]:
+    def _file_sinks(self, before: Progress) -> list[Sink]:
         if self.folder is None or not self.world.leads:
             return []
-        sinks: list[Sink] = [CsvSink(self.folder, keep_through_step=step), LogSink(self.folder)]
-        if find_spec("tensorboard") is not None:
-            sinks.append(
-                TensorBoardSink(self.folder / "tensorboard", keep_through_step=step or None)
-            )
+        table = CsvSink(
+            self.folder, keep_through_step=before.step, ends_epoch=before.ending is None
+        )
+        sinks: list[Sink] = [table, LogSink(self.folder)]
+        sinks += tensorboard_of(self.folder / TENSORBOARD, before.step, Sinks(sinks).message)
         if self.memory is not None and self.memory.warning is not None:
             Sinks(sinks).message(self.memory.warning, "warning")  # it came before the folder
         return sinks
@@ -349,45 +387,4 @@ class Session:
                 "own_model": self.own_model,
                 "config": self.config.model_dump(mode="json"),
             },
-        )
-
-    def _evaluate(self) -> dict[str, float]:
-        """Figures after an epoch."""
-        data = self.dataset
-        values: dict[str, float] = {}
-        if self.held_out is not None:
-            values |= class_metrics("validation", self.result.evaluate(*self.held_out))
-        values |= class_metrics("test", self.result.evaluate(data.test_images, data.test_labels))
-        return values
-
-    def _final_metrics(self) -> dict[str, float]:
-        progress = self.trainer.progress
-        values = self.result.evaluate_all(self.dataset)
-        if self.held_out is not None:
-            values |= class_metrics("validation", self.result.evaluate(*self.held_out))
-        parameters = sum(p.numel() for p in self.result.model.parameters())
-        return values | {
-            "epochs": self.config.training.epochs,
-            "steps": progress.step,
-            "seconds": progress.seconds,
-            "train_images": len(self.dataset.train_images),
-            "test_images": len(self.dataset.test_images),
-            "parameters": parameters,
-        }
-
-
-def _check_free(folder: Path, overwrite: bool) -> None:
-    """Raise if a folder is in use: one that is, is never touched without leave."""
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInputError(f"{folder} is a file; a run needs a folder")
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    if not overwrite:
-        raise InvalidInputError(
-            f"{folder} is not empty; choose another folder, go on with"
-            f" `convdkm resume {folder}`, or replace it with --overwrite (overwrite=True)"
-        )
-    if not (folder / CONFIG).is_file():
-        raise InvalidInputError(
-            f"{folder} is not empty and does not hold a run, so it is not overwritten"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from pathlib import Path
 
+from convdkm.text import one_line
 from convdkm.training.sinks import Level, RunInfo, Sink
 
 
@@ -22,4 +23,4 @@ class LogSink(Sink):
     def message(self, text: str, level: Level = "info") -> None:
         moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(f"{moment} {level}: {text}\n")
+            file.write(f"{moment} {level}: {one_line(text)}\n")

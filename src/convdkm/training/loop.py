@@ -7,8 +7,8 @@ batch, together they make the step that one process would make, and the first wr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -23,12 +23,14 @@ from convdkm.training.batches import Batches, seed_of
 from convdkm.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
+    Progress,
     load_optimiser_tensors,
     optimiser_tensors,
 )
 from convdkm.training.instruments import IMAGES, at_a_time, layer_values
 from convdkm.training.passes import Figures, Passes
 from convdkm.training.schedule import learning_rate
+from convdkm.training.scoring import ScoringStoppedError
 from convdkm.training.sinks import EpochRecord, LayersRecord, RunInfo, Sink, Sinks, StepRecord
 from convdkm.training.snapshot import Snapshot
 from convdkm.training.world import ProcessLostError, deferred_termination, noticing_losses
@@ -38,27 +40,6 @@ Evaluate = Callable[[], dict[str, float]]
 
 class TrainingFailedError(ConvDKMError, ArithmeticError):
     """Too many steps in a row could not be taken."""
-
-
-@dataclass
-class Progress:
-    """How far training has come: all that a checkpoint needs besides tensors.
-
-    Attributes:
-        step: steps done.
-        seconds: time spent so far, over all parts of the run.
-        caution: what the learning rate is multiplied by after failed steps; 1 normally.
-        sums: of the epoch under way, weighted by images.
-        best: the best score of an epoch so far; higher is better.
-        interrupted: whether the user stopped it.
-    """
-
-    step: int = 0
-    seconds: float = 0.0
-    caution: float = 1.0
-    sums: dict[str, float] = field(default_factory=dict)
-    best: float | None = None
-    interrupted: bool = False
 
 
 class Trainer:
@@ -71,7 +52,8 @@ class Trainer:
         sinks: where records go.
         store: where checkpoints go; nowhere if not given.
         describe: more that a checkpoint should hold: tensors, and plain values.
-        evaluate: called after an epoch as the recipe says; its figures join the epoch's record.
+        evaluate: called after an epoch as the recipe says; its figures join the epoch's record. It
+            may stop by a :class:`ScoringStoppedError`, and is called again when training goes on.
         score: the name of the figure that decides which epoch is best; higher is better.
         stop: asked after every step whether to stop there, after saving.
     """
@@ -101,6 +83,7 @@ class Trainer:
         )
         self.progress = Progress()
         self._snapshot = Snapshot(model, self.optimiser)
+        self._terminated: Callable[[], bool] = bool
         self._passes: Passes | None = None
 
     @property
@@ -109,9 +92,10 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
-        self.model.load_state_dict(checkpoint.part("model"))
-        load_optimiser_tensors(self.optimiser, checkpoint.part("optimiser"))
-        self.progress = Progress(**checkpoint.description["progress"])
+        checkpoint.load_into(self.model, "model")
+        with checkpoint.fitting():
+            load_optimiser_tensors(self.optimiser, checkpoint.part("optimiser"))
+        self.progress = checkpoint.progress
         self.progress.interrupted = False
 
     def run(self, info: RunInfo | None = None) -> Progress:
@@ -125,9 +109,10 @@ class Trainer:
         device = self.model.device
         forked = [device] if device.type == "cuda" else []
         with deferred_termination(self.world) as terminated:
+            self._terminated = terminated
             try:
                 with noticing_losses(), torch.random.fork_rng(devices=forked):
-                    self._run(terminated)
+                    self._run()
             except ProcessLostError as error:
                 self.save()
                 saved = self.store is not None and self.world.leads
@@ -137,29 +122,42 @@ class Trainer:
                 ) from error
         return self.progress
 
-    def _run(self, terminated: Callable[[], bool]) -> None:
+    def asked_to_stop(self) -> bool:
+        """Whether this process was told to stop."""
+        return self._terminated() or (self.stop is not None and self.stop())
+
+    def _run(self) -> None:
         progress, steps = self.progress, self.batches.steps
         clock = Clock(progress.seconds)
         saved = clock.seconds
         at_start = {} if progress.step else self.readings()
+        if progress.ending is not None and not self._end_epoch(clock):
+            return
         while progress.step < self.total_steps:
             epoch, first = divmod(progress.step, steps)
             for inputs, targets in self.batches.epoch(epoch, first):
                 began = clock.seconds
                 figures, rate = self.step_until_it_works(inputs, targets)
                 if not progress.step:
-                    self._record_layers(figures, at_start)
+                    self._record_layers(figures.divergences, figures.gradients, at_start)
                 progress.step += 1
                 progress.seconds = clock.seconds
                 self._record(figures, rate, clock.seconds - began)
                 ends = self._ends_epoch(progress.step)
                 if ends:
-                    self._end_epoch(figures, rate, clock)
-                asked = terminated() or (self.stop is not None and self.stop())
-                stops = self.world.any(asked)
+                    progress.ending = {
+                        "values": {"learning_rate": rate},
+                        "divergences": figures.divergences,
+                        "gradients": dict(figures.gradients),
+                    }
+                    if not self._end_epoch(clock):
+                        return
+                stops = self.world.any(self.asked_to_stop())
                 progress.interrupted = stops and progress.step < self.total_steps
                 due = clock.seconds - saved >= 60 * self.config.checkpoint_minutes
-                if ends or progress.interrupted or due:
+                if ends:
+                    saved = clock.seconds
+                elif progress.interrupted or due:
                     self.save()
                     saved = clock.seconds
                 if progress.interrupted:
@@ -271,10 +269,12 @@ class Trainer:
             epoch = -(-self.progress.step // self.batches.steps)
             self.sinks.step(StepRecord(self.progress.step, epoch, values))
 
-    def _end_epoch(self, figures: Figures, rate: float, clock: Clock) -> None:
-        progress, config = self.progress, self.config
+    def _end_epoch(self, clock: Clock) -> bool:
+        """Evaluate, note and save an epoch; whether that was done, and not stopped before."""
+        progress, config, ending = self.progress, self.config, self.progress.ending
+        assert ending is not None, "no epoch is at its end"
         epoch = progress.step // self.batches.steps
-        sums, progress.sums = progress.sums, {}
+        sums = dict(progress.sums)
         images = sums.pop("images")
         means = {name: value / images for name, value in sums.items()}
         names = {"accuracy": "train_accuracy", "expected_log_likelihood": "train_log_likelihood"}
@@ -282,25 +282,36 @@ class Trainer:
         every = config.evaluate_every
         last = progress.step == self.total_steps
         evaluates = last or (every and epoch % every == 0)
-        went_back = False
+        went_back = stopped = False
         if evaluates:
-            found, went_back = self._evaluated()
-            values.update(found)
+            try:
+                found, went_back = self._evaluated()
+                values.update(found)
+            except ScoringStoppedError:
+                stopped = True
         progress.seconds = clock.seconds
-        values |= {"learning_rate": rate, "seconds": progress.seconds}
+        progress.interrupted = self.world.any(stopped)
+        if progress.interrupted:
+            self.save()
+            return False
+        progress.sums, progress.ending = {}, None
+        values |= {**ending["values"], "seconds": progress.seconds}
         best = self.score in values and (
             progress.best is None or values[self.score] > progress.best
         )
         if best:
             progress.best = values[self.score]
             self.save(as_best=True)
-        self._record_layers(figures, self.readings() if evaluates else {})
+        read = self.readings() if evaluates else {}
+        self._record_layers(ending["divergences"], ending["gradients"], read)
         if self.world.leads:
             self.sinks.epoch(EpochRecord(epoch, progress.step, values))
         # The leader alone evaluates; where it went back the others follow, once all is recorded.
         if evaluates and self.world.any(went_back) and not went_back:
             self._snapshot.restore()
             self.calibrate()
+        self.save()
+        return True
 
     def readings(self) -> dict[str, Reading]:
         """What the instruments say of the machine as it is, in the process that writes it down."""
@@ -313,10 +324,14 @@ class Trainer:
             self.sinks.message(f"the instruments of layers could not be read: {error}", "warning")
             return {}
 
-    def _record_layers(self, figures: Figures, read: dict[str, Reading]) -> None:
+    def _record_layers(
+        self,
+        divergences: Mapping[str, float],
+        gradients: Mapping[str, float],
+        read: Mapping[str, Reading],
+    ) -> None:
         if self.world.leads:
-            divergences = {name: value.item() for name, value in figures.layers.items()}
-            values = layer_values(self.model, divergences, figures.gradients, read)
+            values = layer_values(self.model, divergences, gradients, read)
             step = self.progress.step
             self.sinks.layers(LayersRecord(step // self.batches.steps, step, values))
 

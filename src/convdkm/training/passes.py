@@ -47,6 +47,11 @@ class Figures:
     images: int
     gradients: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def divergences(self) -> dict[str, float]:
+        """The KL of every layer, as numbers."""
+        return {name: value.item() for name, value in self.layers.items()}
+
 
 class Passes:
     """Works out gradients and leaves them with the parameters.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.data.whitening import Whitening, make_whitening
 from convdkm.errors import InvalidInputError
+from convdkm.files import read_json
 from convdkm.folded.fold_whitening import folded_whitening
 from convdkm.folded.predictor import Predictor
 from convdkm.insight.instruments import Reading, readings
@@ -23,17 +24,18 @@ from convdkm.model import DeepKernelMachine
 from convdkm.prediction import ClassPrediction
 from convdkm.training.batches import chosen_once, seed_of
 from convdkm.training.build import build_model
-from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which
+from convdkm.training.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    Which,
+    load_optimiser_tensors,
+)
+from convdkm.training.folder import CHECKPOINTS, METRICS, read_config, same_machine
 from convdkm.training.instruments import IMAGES, at_a_time
 from convdkm.training.metrics import prediction_metrics
 from convdkm.training.world import find_device
 
-CONFIG, ENVIRONMENT, METRICS, CHECKPOINTS = (
-    "config.yaml",
-    "environment.json",
-    "metrics.json",
-    "checkpoints",
-)
+Watch = Callable[[int, int], None]
 
 
 @dataclass
@@ -82,35 +84,46 @@ class Run:
             model: the machine to load into, for runs of a machine of your own.
         """
         folder = Path(folder)
-        config = read_config(folder)
-        loaded, warning = CheckpointStore(folder / CHECKPOINTS).load(checkpoint)
-        run = cls.of_checkpoint(config, loaded, model)
-        run.metrics, damage = _read_metrics(folder / METRICS)
+        config, no_settings = read_config(folder)
+        (run, changed), warning = CheckpointStore(folder / CHECKPOINTS).load(
+            checkpoint, lambda loaded: cls._as_trained(config, loaded, model)
+        )
+        run.metrics, damage = _read_metrics(folder / METRICS, run.step, checkpoint)
         run.folder = folder
-        run.warning = "; ".join(text for text in (warning, damage) if text) or None
+        told = (warning, no_settings, changed, damage)
+        run.warning = "; ".join(text for text in told if text) or None
         run.to(_device_or_cpu(config.training.device if device is None else device, device is None))
         return run
+
+    @classmethod
+    def _as_trained(
+        cls, config: RunConfig, checkpoint: Checkpoint, model: DeepKernelMachine | None
+    ) -> tuple[Run, str | None]:
+        """A run with the machine of its checkpoint, and a warning if the settings have another."""
+        config, changed = same_machine(config, checkpoint.description.get("config"))
+        return cls.of_checkpoint(config, checkpoint, model), changed
 
     @classmethod
     def of_checkpoint(
         cls, config: RunConfig, checkpoint: Checkpoint, model: DeepKernelMachine | None = None
     ) -> Run:
         """The machine that a checkpoint holds."""
-        description = checkpoint.description
-        shape = tuple(description["image_shape"])
-        names = tuple(description["class_names"])
-        if description["own_model"] and model is None:
+        shape, names = (
+            tuple(checkpoint.value("image_shape")),
+            tuple(checkpoint.value("class_names")),
+        )
+        if checkpoint.value("own_model") and model is None:
             raise InvalidInputError(
                 "this run trained a machine of your own, which its settings do not describe; pass"
                 " one of the same shape: Run.open(folder, model=…)"
             )
         if model is None:
-            model = build_model(config.model, shape[0], len(names), dtype_of(config))
-        model.load_state_dict(checkpoint.part("model"))
+            with checkpoint.fitting():
+                model = build_model(config.model, shape[0], len(names), dtype_of(config))
+        checkpoint.load_into(model, "model")
         whitening = make_whitening(config.data.whitening, config.data.zca_epsilon)
-        whitening.load_state_dict(checkpoint.part("whitening"))
-        step = int(description["progress"]["step"])
-        return cls(config, model.eval(), whitening, names, shape, step=step)
+        checkpoint.load_into(whitening, "whitening")
+        return cls(config, model.eval(), whitening, names, shape, step=checkpoint.progress.step)
 
     def to(self, device: torch.device) -> Run:
         """Move the machine to a device; returns itself."""
@@ -118,14 +131,30 @@ class Run:
         self.whitening.to(device)
         return self
 
-    def predict(self, images: Any, *, batch_size: int | None = None) -> ClassPrediction:
+    def predict(
+        self, images: Any, *, batch_size: int | None = None, watch: Watch | None = None
+    ) -> ClassPrediction:
         """Predictive distribution of images as they were loaded: not whitened.
 
         Args:
             images: tensor or array ``(N, channels, height, width)``: bytes, or real numbers on the
                 scale of the training images (0 to 1 for files).
             batch_size: how many to work on at a time; as in the evaluation of the run by default.
+            watch: told after each time how many are done, and of how many; what it raises stops.
         """
+        return self.snapshot()(images, batch_size, watch)
+
+    def snapshot(self) -> Callable[..., ClassPrediction]:
+        """:meth:`predict` of the machine as it is now, folded once for many calls."""
+        return partial(self._predicted, self.model.folded())
+
+    def _predicted(
+        self,
+        predictor: Predictor,
+        images: Any,
+        batch_size: int | None = None,
+        watch: Watch | None = None,
+    ) -> ClassPrediction:
         tensor = as_images(images)
         if tuple(tensor.shape[1:]) != tuple(self.image_shape):
             raise InvalidInputError(
@@ -135,13 +164,14 @@ class Run:
         if not len(tensor):
             raise InvalidInputError("there are no images to predict")
         size = batch_size or self.config.training.evaluation_batch
-        predictor = self.model.folded()
         parts = []
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(self.config.training.seed, 5))
             for part in tensor.split(size):
                 inputs = self.whitening(part.to(self.model.device))
                 parts.append(predictor.predict(inputs))
+                if watch is not None:
+                    watch(sum(len(each.mean) for each in parts), len(tensor))
         joined = type(parts[0]).join(parts)
         if not isinstance(joined, ClassPrediction):
             raise InvalidInputError("this machine does not predict classes")
@@ -159,20 +189,16 @@ class Run:
         predictor.sample_shape, predictor.class_names = self.image_shape, self.class_names
         return predictor
 
-    def evaluate(self, images: Any, labels: Any) -> dict[str, float]:
+    def evaluate(self, images: Any, labels: Any, *, watch: Watch | None = None) -> dict[str, float]:
         """Accuracy, log-likelihood, Brier score, calibration error and more, on labelled images."""
         targets = torch.as_tensor(labels).to(self.model.device)
-        return prediction_metrics(self.predict(images), targets)
+        return prediction_metrics(self.predict(images, watch=watch), targets)
 
     def evaluate_all(self, data: Dataset) -> dict[str, float]:
         """The figures of the training images and of the test images, with their prefixes."""
-        parts = {"test": (data.test_images, data.test_labels)} if data.has_test else {}
-        parts["train"] = (data.train_images, data.train_labels)
-        return {
-            f"{part}_{name}": value
-            for part, (images, labels) in parts.items()
-            for name, value in self.evaluate(images, labels).items()
-        }
+        parts = parts_of(data)
+        scored = [class_metrics(part, self.evaluate(*parts[part])) for part in parts]
+        return {name: value for figures in scored for name, value in figures.items()}
 
     def readings(self, train_images: Tensor | None = None) -> dict[str, Reading]:
         """What the instruments say of every Gram layer, as training notes it in ``layers.csv``.
@@ -207,12 +233,31 @@ class Run:
         return report_run(self, output, data, images)
 
 
-def read_config(folder: Path) -> RunConfig:
-    """The configuration of the run in ``folder``."""
-    if not (folder / CONFIG).is_file():
-        reason = "has no " + CONFIG if folder.is_dir() else "does not exist"
-        raise InvalidInputError(f"{folder} is not the folder of a run: it {reason}")
-    return RunConfig.from_file(folder / CONFIG)
+def load_to_go_on(
+    store: CheckpointStore, config: RunConfig, model: DeepKernelMachine | None
+) -> tuple[Checkpoint, str | None]:
+    """The last checkpoint that training can go on from, tried before anything slow is done.
+
+    And a warning where it is not the last.
+    """
+
+    def tried(checkpoint: Checkpoint) -> Checkpoint:
+        require_fit(checkpoint, config, model)
+        return checkpoint
+
+    return store.load(use=tried)
+
+
+def require_fit(
+    checkpoint: Checkpoint, config: RunConfig, model: DeepKernelMachine | None = None
+) -> None:
+    """Raise unless a checkpoint has all that the machine of the settings and its optimiser need."""
+    if model is None and checkpoint.value("own_model"):
+        return  # a machine that the settings do not describe
+    run = Run.of_checkpoint(config, checkpoint, model)
+    with checkpoint.fitting():
+        optimiser = torch.optim.Adam(run.model.parameters())
+        load_optimiser_tensors(optimiser, checkpoint.part("optimiser"))
 
 
 def dtype_of(config: RunConfig) -> torch.dtype:
@@ -226,6 +271,12 @@ def as_images(images: Any) -> Tensor:
     if tensor.dtype == torch.uint8:
         tensor = tensor.float() / 255
     return tensor.float() if tensor.dtype != torch.float64 else tensor
+
+
+def parts_of(data: Dataset) -> dict[str, tuple[Tensor, Tensor]]:
+    """Images and labels of a data set that there are figures of, by their prefixes."""
+    test = {"test": (data.test_images, data.test_labels)} if data.has_test else {}
+    return {**test, "train": (data.train_images, data.train_labels)}
 
 
 def class_metrics(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
@@ -242,14 +293,17 @@ def _device_or_cpu(name: str, fall_back: bool) -> torch.device:
         return torch.device("cpu")
 
 
-def _read_metrics(path: Path) -> tuple[dict[str, float], str | None]:
+def _read_metrics(path: Path, step: int, which: Which) -> tuple[dict[str, float], str | None]:
     """The final figures of a run, none if it has none yet; and what is wrong with the file."""
     if not path.is_file():
         return {}, None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(path)
     except ValueError as error:
         return {}, f"{path} is damaged ({error}); the run's final figures are left out"
     if not isinstance(content, dict):
         return {}, f"{path} does not hold the figures of a run; they are left out"
+    if which == "last" and content.get("steps", step) != step:
+        made = f"{path} has the figures after step {content['steps']}"
+        return {}, f"{made}, and the checkpoint that was read is of step {step}; they are left out"
     return content, None

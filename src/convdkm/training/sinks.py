@@ -6,12 +6,15 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError
+from convdkm.files import writing
+from convdkm.text import in_markdown, writable
 from convdkm.training.tables import Table, read_table
 
 if TYPE_CHECKING:
@@ -104,6 +107,9 @@ class Sink:
     def message(self, text: str, level: Level = "info") -> None:
         """Something to tell the user."""
 
+    def progress(self, what: str, done: int, total: int) -> None:
+        """How far some work between or after steps has come, such as the scoring of images."""
+
     def close(self) -> None:
         """The run is over, or was stopped; closing twice is allowed."""
 
@@ -132,6 +138,7 @@ class MemorySink(Sink):
         self.epochs: list[EpochRecord] = []
         self.readings: list[LayersRecord] = []
         self.messages: list[tuple[Level, str]] = []
+        self.work: list[tuple[str, int, int]] = []
         self.closed = False
 
     def start(self, info: RunInfo) -> None:
@@ -149,6 +156,9 @@ class MemorySink(Sink):
     def message(self, text: str, level: Level = "info") -> None:
         self.messages.append((level, text))
 
+    def progress(self, what: str, done: int, total: int) -> None:
+        self.work.append((what, done, total))
+
     def close(self) -> None:
         self.closed = True
 
@@ -164,11 +174,18 @@ class CsvSink(Sink):
         keep_through_step: go on with the files of a run that had come this far: later rows, and a
             row torn by the end of the process, are dropped. By default the run is a new one, and
             the folder must not hold files of another.
+        ends_epoch: where that step is the last of an epoch, whether the epoch's row is kept, too.
     """
 
     essential = True
 
-    def __init__(self, folder: str | Path, *, keep_through_step: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        *,
+        keep_through_step: int | None = None,
+        ends_epoch: bool = True,
+    ) -> None:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self._steps = Table(folder / "steps.csv")
@@ -185,7 +202,7 @@ class CsvSink(Sink):
             return
         last = keep_through_step
         self._steps.load(lambda row: int(row["step"]) <= last)
-        self._epochs.load(lambda row: int(row["step"]) <= last)
+        self._epochs.load(lambda row: int(row["step"]) <= last - (not ends_epoch))
         epochs = {row["epoch"] for row in self._epochs.rows()} | ({"0"} if last else set())
         self._layers.load(lambda row: row["epoch"] in epochs)
 
@@ -248,7 +265,8 @@ class TensorBoardSink(Sink):
             ) from error
         purge = None if keep_through_step is None else keep_through_step + 1
         self._every = every_steps
-        self._writer = SummaryWriter(str(folder), purge_step=purge)
+        with writing(Path(folder)):
+            self._writer = SummaryWriter(str(folder), purge_step=purge)
 
     def start(self, info: RunInfo) -> None:
         rows = {
@@ -259,7 +277,8 @@ class TensorBoardSink(Sink):
             "parameters": str(info.parameters),
             **info.detail,
         }
-        table = "\n".join(f"| {name} | {value} |" for name, value in rows.items())
+        lines = (f"| {in_markdown(name)} | {in_markdown(value)} |" for name, value in rows.items())
+        table = "\n".join(lines)
         self._writer.add_text("run", f"| | |\n|-|-|\n{table}", info.first_step)
 
     def step(self, record: StepRecord) -> None:
@@ -281,6 +300,16 @@ class TensorBoardSink(Sink):
     def _write(self, group: str, values: Mapping[str, float], step: int) -> None:
         for name, value in values.items():
             self._writer.add_scalar(f"{group}/{name}", float(value), step)
+
+
+def tensorboard_of(folder: Path, step: int, tell: Callable[[str], None]) -> list[TensorBoardSink]:
+    """The sink of a run that is at a step, if TensorBoard is here; it takes no path but UTF-8."""
+    if find_spec("tensorboard") is None:
+        return []
+    if not writable(str(folder)):
+        tell("TensorBoard is left out: it takes no path that is not plain UTF-8")
+        return []
+    return [TensorBoardSink(folder, keep_through_step=step or None)]
 
 
 class Sinks(Sink):
@@ -308,6 +337,9 @@ class Sinks(Sink):
 
     def message(self, text: str, level: Level = "info") -> None:
         self._forward(lambda sink: sink.message(text, level))
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        self._forward(lambda sink: sink.progress(what, done, total))
 
     def close(self) -> None:
         failure: Exception | None = None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import csv
-import io
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TextIO
 
 from convdkm.errors import InvalidInputError
+from convdkm.files import replacing, require_regular, writing
+from convdkm.text import csv_line
 
 
 class Table:
@@ -49,51 +50,44 @@ class Table:
             self._columns = list(dict.fromkeys([*(self._columns or self._known), *row]))
             self._rewrite([*rows, row])
             return
-        if self._file is None:
-            self._file = self.path.open("a", encoding="utf-8", newline="")
-        self._file.write(self._line(row))
-        self._file.flush()
+        with writing(self.path):
+            if self._file is None:
+                self._file = self.path.open("a", encoding="utf-8", newline="")
+            self._file.write(self._line(row))
+            self._file.flush()
 
     def sync(self) -> None:
         """Have the operating system put the rows on the disk."""
         if self._file is not None:
-            os.fsync(self._file.fileno())
+            with writing(self.path):
+                os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Close the file; a row that comes later opens it again."""
         file, self._file = self._file, None
         if file is not None:
-            file.close()
+            with writing(self.path):
+                file.close()
 
     def _line(self, row: Mapping[str, str]) -> str:
-        return _csv_line(row.get(name, "") for name in self._columns)
+        return csv_line(row.get(name, "") for name in self._columns)
 
     def _rewrite(self, rows: list[dict[str, str]]) -> None:
         """Replace the file at once, so that at any time it is either the old or the new one."""
         self.close()
-        temporary = self.path.with_name(f".{self.path.name}.new")
-        try:
-            with temporary.open("w", encoding="utf-8", newline="") as file:
-                file.write(_csv_line(self._columns))
-                file.writelines(self._line(row) for row in rows)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-
-
-def _csv_line(cells: Iterable[str]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerow(cells)
-    return text.getvalue()
+        with (
+            replacing(self.path) as temporary,
+            temporary.open("w", encoding="utf-8", newline="") as file,
+        ):
+            file.write(csv_line(self._columns))
+            file.writelines(self._line(row) for row in rows)
 
 
 def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """Columns and rows, without blank cells; an unfinished last line is left out."""
     if not path.exists():
         return [], []
+    require_regular(path)
     *lines, _ = path.read_text(encoding="utf-8", errors="replace").split("\n")
     if not lines:
         return [], []

@@ -15,12 +15,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from convdkm.text import legible
 from convdkm.training.sinks import EpochRecord, Level, RunInfo, Sink, StepRecord
+from convdkm.training.time_left import Clock, TimeLeft
 
 MISSING = "–"
 REFRESHES_PER_SECOND = 4
 SECONDS_BETWEEN_LINES = 30.0
-Clock = Callable[[], float]
 
 
 # -- numbers as text -------------------------------------------------------------------------------
@@ -71,74 +72,6 @@ def format_speed(images_per_second: float | None) -> str:
     if images_per_second is None or not math.isfinite(images_per_second):
         return MISSING
     return f"{images_per_second:,.0f}" if images_per_second >= 10 else f"{images_per_second:.2g}"
-
-
-# -- time left -------------------------------------------------------------------------------------
-
-
-class TimeLeft:
-    """Predicts how long a run still takes, from what this process has seen of it.
-
-    The time of a step is a weighted mean in which a step loses its weight over about a minute, or
-    over twenty steps where they are slow. The time between the last step of an epoch and the first
-    of the next, such as evaluation, is averaged over the epochs.
-    """
-
-    MEMORY_SECONDS = 60.0
-    MEMORY_STEPS = 20
-
-    def __init__(self, info: RunInfo, clock: Clock) -> None:
-        self._clock = clock
-        self._steps_per_epoch, self._epochs = info.steps_per_epoch, info.epochs
-        self._step, self._finished_epochs = info.first_step, info.first_step // info.steps_per_epoch
-        self._epoch = self._finished_epochs + 1
-        self._time: float | None = None
-        self._weighted_seconds = self._weighted_steps = 0.0
-        self._pauses, self._paused_seconds = 0, 0.0
-
-    @property
-    def seconds_per_step(self) -> float | None:
-        """The weighted mean; None before the second step of this process."""
-        return self._weighted_seconds / self._weighted_steps if self._weighted_steps else None
-
-    def step(self, step: int, epoch: int) -> None:
-        """Take note of a step that has just ended."""
-        now, count = self._clock(), step - self._step
-        if self._time is not None and count > 0:
-            seconds = now - self._time
-            usual = self.seconds_per_step
-            if epoch == self._epoch or self._steps_per_epoch == 1:
-                memory = max(math.exp(-seconds / self.MEMORY_SECONDS), 1 - 1 / self.MEMORY_STEPS)
-                self._weighted_seconds = memory * self._weighted_seconds + seconds
-                self._weighted_steps = memory * self._weighted_steps + count
-            elif usual is not None:
-                self._paused_seconds += max(seconds - count * usual, 0.0)
-        self._step, self._epoch, self._time = step, epoch, now
-
-    def epoch(self, epoch: int) -> None:
-        """Take note of an epoch whose record is complete."""
-        now = self._clock()
-        if self._time is not None:
-            self._pauses += 1
-            self._paused_seconds += now - self._time
-            self._time = now
-        self._finished_epochs = epoch
-
-    def of_epoch(self) -> float | None:
-        """Seconds until the last step of this epoch."""
-        return self._predict(self._epoch * self._steps_per_epoch - self._step, 0)
-
-    def of_run(self) -> float | None:
-        """Seconds until the end of the run."""
-        steps = self._epochs * self._steps_per_epoch - self._step
-        return self._predict(steps, self._epochs - self._finished_epochs)
-
-    def _predict(self, steps: int, epochs: int) -> float | None:
-        usual = self.seconds_per_step
-        if usual is None or self._time is None:
-            return None
-        pause = self._paused_seconds / self._pauses if self._pauses else 0.0
-        return max(steps * usual + epochs * pause - (self._clock() - self._time), 0.0)
 
 
 # -- the line of an epoch --------------------------------------------------------------------------
@@ -221,12 +154,13 @@ class TerminalSink(Sink):
         self._info: RunInfo | None = None
         self._last: StepRecord | None = None
         self._seconds: float | None = None
+        self._work: tuple[str, int, int] | None = None
         self._last_line = clock()
         self._accuracy_sum = self._accuracy_count = 0.0
 
     def start(self, info: RunInfo) -> None:
         self.close()
-        self._info, self._last, self._seconds = info, None, None
+        self._info, self._last, self._seconds, self._work = info, None, None, None
         self._left, self._table = TimeLeft(info, self._clock), EpochTable(info.epochs)
         self._print(
             f"{info.name}: {info.num_data:,} images, {info.epochs:,} epochs of"
@@ -277,6 +211,11 @@ class TerminalSink(Sink):
         }[level]
         self._print(prefix + text, style, wrap=True)
 
+    def progress(self, what: str, done: int, total: int) -> None:
+        self._work = (what, done, total) if done < total else None
+        if self._live is None and self._clock() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._print(f"{what}: {done:,} of {total:,}")
+
     def close(self) -> None:
         live, self._live = self._live, None
         if live is not None:
@@ -294,7 +233,7 @@ class TerminalSink(Sink):
     def _print(self, text: str, style: str = "", *, wrap: bool = False) -> None:
         """Print above the bars; in a file a line is never broken, however long."""
         encoding = self._console.encoding
-        text = text.encode(encoding, "replace").decode(encoding)
+        text = legible(text).encode(encoding, "replace").decode(encoding)
         plain = self._live is None and not self._console.is_terminal
         line = Text(text, style, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis")
         self._console.print(line, soft_wrap=plain, highlight=False)
@@ -319,6 +258,9 @@ class TerminalSink(Sink):
         steps = self._last.step if self._last is not None else info.first_step
         after = f" after {format_duration(self._seconds)}" if self._seconds is not None else ""
         total = info.epochs * info.steps_per_epoch
+        if self._work is not None:
+            what, done, whole = self._work
+            return f"stopped at step {steps:,} of {total:,}{after}, {what}: {done:,} of {whole:,}"
         if steps >= total:
             return f"finished{after}"
         return f"stopped at step {steps:,} of {total:,}{after}"
@@ -337,16 +279,23 @@ class TerminalSink(Sink):
         bars.add_column(ratio=1)
         bars.add_column(justify="right", no_wrap=True)
         bars.add_column(justify="right", no_wrap=True, min_width=16)
-        for name, now, done, total, left in (
-            ("epoch", epoch, step / info.steps_per_epoch, info.epochs, self._left.of_run()),
-            ("step", inside, inside, info.steps_per_epoch, self._left.of_epoch()),
-        ):
+        rows: list[tuple[str, int, float, int, str]] = [
+            (name, now, done, total, f"{format_duration(left)} left")
+            for name, now, done, total, left in (
+                ("epoch", epoch, step / info.steps_per_epoch, info.epochs, self._left.of_run()),
+                ("step", inside, inside, info.steps_per_epoch, self._left.of_epoch()),
+            )
+        ]
+        if self._work is not None:
+            what, finished, whole = self._work
+            rows.append(("images", finished, finished, whole, what))
+        for name, now, done, total, remark in rows:
             bars.add_row(
                 name,
                 f"{now}/{total}",
                 ProgressBar(total=total, completed=done),
                 f"{math.floor(100 * done / total)}%",
-                f"{format_duration(left)} left",
+                remark,
             )
         lines = objective_line(values), self._speed_line(values)
         return Group(bars, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))

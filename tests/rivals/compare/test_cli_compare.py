@@ -7,6 +7,7 @@ import sys
 import pytest
 from comparison_helpers import DIGITS, made_up
 
+from convdkm.config import RunConfig
 from convdkm.rivals import NNGPKernel, kernel_regression
 from convdkm.rivals.comparison.folder import ComparisonFolder
 from convdkm.rivals.comparison.planning import PlannedTrial
@@ -203,6 +204,25 @@ def test_few_images_are_not_whitened_by_zca_unless_asked_for(call, tmp_path, her
     assert "Whitening zca" in text
 
 
+def test_training_and_comparing_whiten_alike(call, tmp_path, here, bright):
+    """By ZCA where it fits, and not where images are few or large."""
+    options = ["--test-size", 20, "--preset", "quick"]
+    machine = ["--inducing", 4, "--blocks", 1, "--input-stride", 9, "--epochs", 1]
+    sides = {(17, 4): "zca", (15, 4): "standardise", (30, 65): "standardise"}
+    for (size, side), expected in sides.items():
+        run, folder = tmp_path / f"run-{size}-{side}", tmp_path / f"comparison-{size}-{side}"
+        more = [*options, "--train-size", size, "--image-size", side]
+        code, _, err = call("train", bright, *more, *machine, "--strides", 1, "-o", run, "-q")
+        assert code == 0, err
+        rivals = ["--methods", "nngp-linear", "--seeds", 1, "-f", "none"]
+        code, _, warned = call("compare", bright, *more, *rivals, "-o", folder)
+        assert code == 0, warned
+        assert RunConfig.from_file(run / "config.yaml").data.whitening == expected
+        assert ComparisonFolder(folder).read().scale.whitening == expected
+        for text in (err, warned):
+            assert ("whitening standardise in place of zca" in text) == (expected != "zca")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -219,7 +239,7 @@ def test_few_images_are_not_whitened_by_zca_unless_asked_for(call, tmp_path, her
         (["digits", "--budget", "nan"], "--budget must be a positive number of minutes"),
         (["digits", "--test-size", "0"], "test_size must be above 0, got 0"),
         (["digits", "--test-size", "9999"], "test_size is 9999"),
-        (["digits", "--whitening", "zac"], "whitening must be 'zca'"),
+        (["digits", "--whitening", "zac"], "whitening must be 'auto', 'zca'"),
         (["digits", "--preset", "quik"], "Did you mean 'quick'?"),
         (["digits", "--format", "pdf"], "there is no format 'pdf'"),
         (["cifar10", "--data-dir", "/nowhere"], "/nowhere"),

@@ -134,6 +134,17 @@ def test_latex_is_balanced_and_escaped(tmp_path):
     assert {line.replace(r"\&", "").count("&") for line in lines} == {8}
 
 
+def test_no_error_of_a_trial_breaks_out_of_a_table(tmp_path):
+    error = "boom\n\\input{/etc/passwd} | <b>"
+    results = {("cnn", 0): TrialResult(state="failed", error=error)}
+    (table,) = tables_of(tmp_path, ("dkm", "cnn"), results=results)
+    after = latex(table).partition(r"\end{table}")[2].strip().splitlines()
+    assert all(line.startswith("% ") for line in after)
+    (note,) = [line for line in markdown(table).splitlines() if "boom" in line]
+    assert note.startswith("- Failed")
+    assert r"\| &lt;b&gt;" in note
+
+
 def test_nothing_is_rounded_in_the_csv(tmp_path):
     results = {("cnn", 0): finished(1 / 3), ("cnn", 1): finished(1 / 3)}
     small, large = tables_of(tmp_path, ("cnn", "ckn"), sizes=(500, 1000), results=results)

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from convdkm import digests
 from convdkm.errors import InvalidInputError
 from convdkm.rivals.kernels import NNGPKernel, myrtle, plain
 from convdkm.rivals.kernels.store import KernelStore, digest
+from damage import unnoticed_flips
 
 
 @pytest.fixture
@@ -171,6 +173,47 @@ def test_a_damaged_block_is_named(tmp_path, images, kernel, content):
     whole = NNGPKernel(plain(2)).matrix(images)
     path.unlink()
     torch.testing.assert_close(store.compute().matrix(), whole, rtol=1e-6, atol=1e-7)
+
+
+def test_a_flipped_bit_never_passes(tmp_path, images, kernel):
+    KernelStore(tmp_path / "k", kernel, images, block=4).compute()
+    path = tmp_path / "k" / "block-00000-00001.npy"
+    for read in (
+        lambda store: store.row(1),
+        lambda store: store.product(torch.ones(11, 1).double()),
+    ):
+
+        def whole(_, read=read):
+            read(KernelStore(tmp_path / "k", kernel, images, block=4))
+
+        assert unnoticed_flips(path, whole, InvalidInputError, 40) == []
+
+
+@pytest.mark.parametrize("lost", [1, len(digests.LINE), 120])
+def test_a_block_whose_end_is_lost_or_blank(tmp_path, images, kernel, lost):
+    KernelStore(tmp_path / "k", kernel, images, block=4).compute()
+    path = tmp_path / "k" / "block-00000-00001.npy"
+    content = path.read_bytes()
+    path.write_bytes(content[:-lost] + bytes(lost))
+    with pytest.raises(InvalidInputError, match=r"00001\.npy is damaged"):
+        KernelStore(tmp_path / "k", kernel, images, block=4).matrix()
+
+
+def test_a_block_is_checked_once(tmp_path, images, kernel, monkeypatch):
+    store = KernelStore(tmp_path / "k", kernel, images, block=4).compute()
+    checked = []
+    monkeypatch.setattr(digests, "check_digest", lambda path: checked.append(path) or True)
+    store.matrix()
+    store.row(3)
+    store.matrix()
+    assert len(checked) == len(set(checked)) == 6
+
+
+def test_blocks_of_an_older_version_are_read(tmp_path, images, kernel):
+    expected = KernelStore(tmp_path / "k", kernel, images, block=4).compute().matrix()
+    for path in (tmp_path / "k").glob("*.npy"):
+        path.write_bytes(path.read_bytes()[: -len(digests.LINE)])
+    assert torch.equal(KernelStore(tmp_path / "k", kernel, images, block=4).matrix(), expected)
 
 
 def test_the_manifest_says_what_the_blocks_are(tmp_path, images):

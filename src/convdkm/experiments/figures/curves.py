@@ -14,6 +14,7 @@ from convdkm.experiments.figures.style import PUBLISHED, entitle, explain, figur
 from convdkm.experiments.planning import PlannedRun
 from convdkm.experiments.results import Results, TableResult, dataset_title
 from convdkm.experiments.statistics import Summary
+from convdkm.files import require_regular
 
 COLUMNS = ("dataset", "epochs", "inducing", "seed", "epoch", "test_acc")
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
@@ -37,6 +38,7 @@ class Curves:
 def read_published(path: Path) -> Curves:
     """Published curves from a CSV; of runs of several lengths, the longest."""
     found: dict[Key, dict[int, Points]] = {}
+    require_regular(path)
     try:
         with path.open(encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)

@@ -22,6 +22,7 @@ _STYLE = {
     "grid.color": FAINT,
     "grid.linewidth": 0.6,
     "legend.frameon": False,
+    "text.parse_math": False,  # names of data sets are text
 }
 
 

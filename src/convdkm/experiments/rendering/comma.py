@@ -6,6 +6,7 @@ import csv
 import io
 
 from convdkm.experiments.results import TableResult
+from convdkm.text import csv_cell
 
 COLUMNS = (
     "table",
@@ -39,27 +40,26 @@ def comma_separated(table: TableResult) -> str:
         for line in block.lines:
             for dataset, cell in zip(table.datasets, line.cells, strict=True):
                 ours, published = cell.ours, cell.published
-                writer.writerow(
-                    {
-                        "table": table.name,
-                        "category": block.category.name,
-                        "row": line.row.name,
-                        "setting": line.row.label,
-                        "dataset": dataset,
-                        "metric": block.metric,
-                        "mean": None if ours is None else ours.mean,
-                        "standard_error": None if ours is None else ours.error,
-                        "seeds": 0 if ours is None else ours.count,
-                        "seeds_planned": cell.planned,
-                        "seeds_failed": cell.failed,
-                        "bold": int(cell.bold),
-                        "published_mean": None if published is None else published.mean,
-                        "published_standard_error": None if published is None else published.error,
-                        "published_bold": None if published is None else int(published.bold),
-                        "difference": cell.difference,
-                        "seconds_per_epoch": line.seconds,
-                        "published_seconds_per_epoch": line.published_seconds,
-                        "scale": "; ".join(table.scale) or "as in the paper",
-                    }
-                )
+                values: dict[str, object] = {
+                    "table": table.name,
+                    "category": block.category.name,
+                    "row": line.row.name,
+                    "setting": line.row.label,
+                    "dataset": dataset,
+                    "metric": block.metric,
+                    "mean": None if ours is None else ours.mean,
+                    "standard_error": None if ours is None else ours.error,
+                    "seeds": 0 if ours is None else ours.count,
+                    "seeds_planned": cell.planned,
+                    "seeds_failed": cell.failed,
+                    "bold": int(cell.bold),
+                    "published_mean": None if published is None else published.mean,
+                    "published_standard_error": None if published is None else published.error,
+                    "published_bold": None if published is None else int(published.bold),
+                    "difference": cell.difference,
+                    "seconds_per_epoch": line.seconds,
+                    "published_seconds_per_epoch": line.published_seconds,
+                    "scale": "; ".join(table.scale) or "as in the paper",
+                }
+                writer.writerow({name: csv_cell(value) for name, value in values.items()})
     return text.getvalue()

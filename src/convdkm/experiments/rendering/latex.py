@@ -6,31 +6,22 @@ from collections.abc import Sequence
 
 from convdkm.experiments.rendering.numbers import decimals, seeds, with_error
 from convdkm.experiments.results import Block, Cell, Line, TableResult, dataset_title
+from convdkm.text import in_latex, one_line
 
 MARKS = {"above": r"$^{\blacktriangle}$", "below": r"$^{\blacktriangledown}$"}
 WIDE = 6
 """Columns beyond which a table is shrunk to the width of the text."""
-_SPECIAL = {each: f"\\{each}" for each in "&%#_{}$"} | {
-    "–": "--",
-    "×": r"$\times$",
-    "ν": r"$\nu$",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "\\": r"\textbackslash{}",
-    "∞": r"$\infty$",
-    "±": r"$\pm$",
-}
 
 
 def latex(table: TableResult) -> str:
     """A whole ``table`` environment; notes are comments below it."""
     sourced = any(line.row.source for block in table.blocks for line in block.lines)
     timed = any(block.timed for block in table.blocks)
-    first = ["", "Paper", "Method"] if sourced else ["", escaped(table.heading)]
+    first = ["", "Paper", "Method"] if sourced else ["", in_latex(table.heading)]
     if not sourced and table.blocks[0].category.latex_heading and not _collects(table):
         first[1] = table.blocks[0].category.latex_heading
     columns = len(first) + 2 * len(table.datasets) + 2 * timed
-    heads = [rf"\multicolumn{{2}}{{c}}{{{escaped(dataset_title(d))}}}" for d in table.datasets]
+    heads = [rf"\multicolumn{{2}}{{c}}{{{in_latex(dataset_title(d))}}}" for d in table.datasets]
     heads += [r"\multicolumn{2}{c}{Time per epoch (s)}"] * timed
     pairs = ["ours & published"] * (len(table.datasets) + timed)
     rules = [
@@ -55,13 +46,8 @@ def latex(table: TableResult) -> str:
         lines += [r"        \midrule", *_rows(block, sourced, timed)]
     end = r"    \end{tabular}" + "}" * wide
     lines += [r"        \bottomrule", end, r"\end{table}"]
-    lines += [f"% {note}" for note in table.notes]
+    lines += [f"% {one_line(note)}" for note in table.notes]
     return "\n".join(lines) + "\n"
-
-
-def escaped(text: str) -> str:
-    """Plain text for LaTeX."""
-    return "".join(_SPECIAL.get(character, character) for character in text)
 
 
 def _collects(table: TableResult) -> bool:
@@ -74,12 +60,12 @@ def _caption(table: TableResult) -> str:
         filter(
             None,
             [
-                escaped(f"{table.title}."),
+                in_latex(f"{table.title}."),
                 r"Mean $\pm$ standard error over seeds. Bold shows values statistically similar to"
                 r" the maximum in each category, according to a one-tailed Welch test;"
                 r" $\blacktriangle$ and $\blacktriangledown$ values significantly above and below"
                 r" the published.",
-                escaped(scale),
+                in_latex(scale),
             ],
         )
     )
@@ -88,12 +74,12 @@ def _caption(table: TableResult) -> str:
 def _rows(block: Block, sourced: bool, timed: bool) -> Sequence[str]:
     rows, before = [], object()
     for index, line in enumerate(block.lines):
-        title = rf"\multirow{{{len(block.lines)}}}{{*}}{{{escaped(block.title)}}}"
+        title = rf"\multirow{{{len(block.lines)}}}{{*}}{{{in_latex(block.title)}}}"
         if sourced:
-            group, title = line.row.group, escaped(f"Kernel methods {line.row.group or ''}")
+            group, title = line.row.group, in_latex(f"Kernel methods {line.row.group or ''}")
             if index and group != before:
                 rows.append(r"        \midrule")
-            first = [title if group and group != before else "", escaped(line.row.source or "")]
+            first = [title if group and group != before else "", in_latex(line.row.source or "")]
             before = group
         else:
             first = [title if index == 0 else ""]
@@ -103,7 +89,7 @@ def _rows(block: Block, sourced: bool, timed: bool) -> Sequence[str]:
 
 def _cells(line: Line, block: Block, timed: bool) -> list[str]:
     digits = decimals(block.metric)
-    cells = [line.row.latex or escaped(line.row.label)]
+    cells = [line.row.latex or in_latex(line.row.label)]
     for cell in line.cells:
         cells += [_ours(cell, digits), _published(cell, digits)]
     if timed:

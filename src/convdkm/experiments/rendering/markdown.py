@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from convdkm.experiments.rendering.numbers import MISSING, decimals, seeds, with_error
 from convdkm.experiments.results import Block, Cell, Line, TableResult, dataset_title
+from convdkm.text import in_markdown
 
 MARKS = {"above": "▲", "below": "▼"}
 LEGEND = (
@@ -17,12 +18,12 @@ LEGEND = (
 
 def markdown(table: TableResult) -> str:
     """The whole table, with its scale and its notes."""
-    parts = [f"## {table.title}", scale_sentence(table)]
+    parts = [f"## {in_markdown(table.title)}", scale_sentence(table)]
     for block in table.blocks:
-        parts += [f"### {block.title}", _grid(table, block)]
+        parts += [f"### {in_markdown(block.title)}", _grid(table, block)]
     parts.append(LEGEND)
     if table.notes:
-        parts.append("\n".join(f"- {note}" for note in table.notes))
+        parts.append("\n".join(f"- {in_markdown(note)}" for note in table.notes))
     return "\n\n".join(parts) + "\n"
 
 
@@ -30,14 +31,14 @@ def scale_sentence(table: TableResult) -> str:
     """At what scale it was run, plainly."""
     if not table.scale:
         return "At the scale of the paper."
-    return f"**Not at the scale of the paper**: {'; '.join(table.scale)}."
+    return f"**Not at the scale of the paper**: {in_markdown('; '.join(table.scale))}."
 
 
 def _grid(table: TableResult, block: Block) -> str:
     sourced = any(line.row.source for line in block.lines)
-    head = [*(["Paper"] if sourced else []), table.heading]
+    head = [*(["Paper"] if sourced else []), in_markdown(table.heading)]
     for dataset in table.datasets:
-        head += [dataset_title(dataset), "published"]
+        head += [in_markdown(dataset_title(dataset)), "published"]
     if block.timed:
         head += ["s / epoch", "published"]
     left = 2 if sourced else 1
@@ -60,7 +61,7 @@ def _join(cells: Sequence[str], widths: Sequence[int], left: int) -> str:
 
 def _row(line: Line, block: Block, sourced: bool) -> list[str]:
     digits = decimals(block.metric)
-    cells = [*([line.row.source or ""] if sourced else []), line.row.label]
+    cells = [in_markdown(line.row.source or "")] * sourced + [in_markdown(line.row.label)]
     for cell in line.cells:
         cells += [_ours(cell, digits), _published(cell, digits)]
     if block.timed:

@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from convdkm.config import PositiveInt, Whitening
+from convdkm.choices import WhiteningChoice
+from convdkm.config import PositiveInt
 from convdkm.errors import InvalidInputError
-from convdkm.experiments.locking import locked
 from convdkm.experiments.specification import Part
-from convdkm.files import write_json
+from convdkm.files import locked, read_text, write_json
 from convdkm.rivals.comparison.planning import Plan, PlannedTrial, merged, planned
 
 RECORD, LOCK = "comparison.json", ".comparison.lock"
@@ -29,7 +29,7 @@ class Scale(Part):
 
     dataset: str
     preset: str
-    whitening: Whitening
+    whitening: WhiteningChoice
     test_size: PositiveInt | None = None
     image_size: PositiveInt | None = None
     minutes: float | None = None
@@ -113,8 +113,8 @@ class ComparisonFolder:
             )
         path = self.path / RECORD
         try:
-            return Record.model_validate_json(path.read_text(encoding="utf-8"))
-        except (ValidationError, UnicodeDecodeError) as error:
+            return Record.model_validate_json(read_text(path))
+        except ValueError as error:
             first = str(error).splitlines()[0]
             raise InvalidInputError(f"{path} is damaged: {first}") from None
 
@@ -147,8 +147,8 @@ class ComparisonFolder:
         """Keep other comparisons from working here, for as long as this one does."""
         return locked(
             self.path / LOCK,
-            f"another comparison is at work in {self.path}; wait for it, or choose another"
-            " --output",
+            f"a comparison is being made in {self.path}",
+            "wait for it, or choose another --output",
         )
 
     def file(self, trial: PlannedTrial, ending: str = "json") -> Path:
@@ -162,9 +162,9 @@ class ComparisonFolder:
     def result(self, trial: PlannedTrial) -> TrialResult | None:
         """How a trial ended; None where it has not, or its file is damaged."""
         try:
-            text = self.file(trial).read_text(encoding="utf-8")
+            text = read_text(self.file(trial))
             return TrialResult.model_validate_json(text)
-        except (OSError, UnicodeDecodeError, ValidationError):
+        except (OSError, ValueError):
             return None
 
     def write(self, trial: PlannedTrial, result: TrialResult) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from convdkm.config import Whitening
+from convdkm.choices import WhiteningChoice
 from convdkm.data import Dataset, load
 from convdkm.data.whitening import make_whitening
 from convdkm.errors import InvalidInputError
-from convdkm.files import replacing
+from convdkm.files import plain_path
 from convdkm.presets import preset
 from convdkm.rivals.comparison.folder import Scale
+from convdkm.tensor_file import save_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,17 +30,15 @@ class Split:
 
     def save(self, path: Path) -> None:
         """Write a file that is whole or not there."""
-        from safetensors.torch import save_file
-
-        with replacing(path) as temporary:
-            save_file({name: each.contiguous() for name, each in asdict(self).items()}, temporary)
+        save_tensors(path, vars(self), {})
 
     @classmethod
     def read(cls, path: Path) -> Split:
         """From a file that :meth:`save` wrote."""
         from safetensors.torch import load_file
 
-        return cls(**load_file(path))
+        with plain_path(path) as plain:
+            return cls(**load_file(plain))
 
 
 def load_images(
@@ -86,7 +85,7 @@ def drawn(data: Dataset, size: int, seed: int) -> Split:
 
 
 @torch.no_grad()
-def whitened(split: Split, kind: Whitening, epsilon: float) -> Split:
+def whitened(split: Split, kind: WhiteningChoice, epsilon: float) -> Split:
     """The same images as methods see them; what whitening learns is of the training images."""
     whitening = make_whitening(kind, epsilon).fit(split.train_images)
     return Split(

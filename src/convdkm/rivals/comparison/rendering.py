@@ -6,9 +6,9 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 
-from convdkm.experiments.rendering.latex import escaped
 from convdkm.experiments.rendering.numbers import MISSING, with_error
 from convdkm.rivals.comparison.results import METRICS, Row, SizeTable
+from convdkm.text import csv_cell, in_latex, in_markdown, one_line
 
 LEGEND = (
     "Mean ± standard error over seeds. Bold: not significantly worse than the best of the column"
@@ -53,8 +53,12 @@ def cells(row: Row, *, sign: str, bold: Bold, published: bool) -> list[str]:
 
 def markdown(table: SizeTable) -> str:
     """The whole table, with its terms and its notes."""
+
+    def bold(text: str) -> str:
+        return f"**{text}**"
+
     rows = [
-        [row.label, *cells(row, sign="±", bold=lambda text: f"**{text}**", published=table.claims)]
+        [in_markdown(row.label), *cells(row, sign="±", bold=bold, published=table.claims)]
         for row in table.rows
     ]
     columns = head(table)
@@ -63,9 +67,10 @@ def markdown(table: SizeTable) -> str:
         "-" * width if index == 0 else "-" * (width - 1) + ":" for index, width in enumerate(widths)
     ]
     grid = "\n".join(_join(each, widths) for each in (columns, rule, *rows))
-    parts = [f"## {table.title}", sentence(table), grid, LEGEND.format(missing=MISSING)]
+    title, terms = in_markdown(table.title), in_markdown(sentence(table))
+    parts = [f"## {title}", terms, grid, LEGEND.format(missing=MISSING)]
     if table.notes:
-        parts.append("\n".join(f"- {note}" for note in table.notes))
+        parts.append("\n".join(f"- {in_markdown(note)}" for note in table.notes))
     return "\n\n".join(parts) + "\n"
 
 
@@ -77,20 +82,20 @@ def latex(table: SizeTable) -> str:
         r"% \usepackage{booktabs, graphicx}",
         r"\begin{table}[t]",
         r"    \centering",
-        rf"    \caption{{{escaped(caption)}}}",
+        rf"    \caption{{{in_latex(caption)}}}",
         rf"    \label{{tab:compare-{table.name}}}",
         r"    \resizebox{\textwidth}{!}{",
         rf"    \begin{{tabular}}{{l{'r' * (len(columns) - 1)}}}",
         r"        \toprule",
-        f"        {' & '.join(map(escaped, columns))} \\\\",
+        f"        {' & '.join(map(in_latex, columns))} \\\\",
         r"        \midrule",
     ]
     for row in table.rows:
         found = cells(row, sign=r"$\pm$", bold=_latex_bold, published=table.claims)
-        shown = [escaped(row.label), *(_latex_cell(each) for each in found)]
+        shown = [in_latex(row.label), *(_latex_cell(each) for each in found)]
         lines.append(f"        {' & '.join(shown)} \\\\")
     lines += [r"        \bottomrule", r"    \end{tabular}}", r"\end{table}"]
-    lines += [f"% {note}" for note in table.notes]
+    lines += [f"% {one_line(note)}" for note in table.notes]
     return "\n".join(lines) + "\n"
 
 
@@ -140,7 +145,7 @@ def comma_separated(table: SizeTable) -> str:
         for name, summary in row.metrics.items():
             values[name], values[f"{name}_standard_error"] = summary.mean, summary.error
             values[f"{name}_bold"] = int(name in row.bold)
-        writer.writerow(values)
+        writer.writerow({name: csv_cell(value) for name, value in values.items()})
     return text.getvalue()
 
 

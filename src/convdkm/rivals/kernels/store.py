@@ -12,13 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from convdkm import digests
 from convdkm.errors import InvalidInputError
-from convdkm.files import replacing, write_json
+from convdkm.files import read_json, write_json
 from convdkm.rivals.kernels.nngp import NNGPKernel, Prepared, Tell
 from convdkm.rivals.kernels.progress import Progress
+from convdkm.text import shortened
 
 FORMAT = 1
 MANIFEST = "kernel.json"
+_HEADER = 128
+"""Bytes of a block's file before its numbers."""
 
 
 class KernelStore:
@@ -26,7 +30,8 @@ class KernelStore:
 
     ``kernel.json`` says which architecture, options and images the blocks belong to; a folder that
     belongs to others is refused. A block is written whole or not at all, so that a computation
-    that was killed goes on where it stopped.
+    that was killed goes on where it stopped. It ends with a digest, which is checked when it is
+    first read.
 
     Args:
         folder: made if it is not there.
@@ -52,6 +57,7 @@ class KernelStore:
         self.dtype = np.dtype(str(dtype or kernel.dtype).removeprefix("torch."))
         if self.dtype.name not in ("float32", "float64"):
             raise InvalidInputError(f"blocks are float32 or float64, got {self.dtype.name}")
+        self._checked: set[Path] = set()
         self._claim()
 
     def __len__(self) -> int:
@@ -77,7 +83,8 @@ class KernelStore:
         for size in sizes:
             below += size
             total += below * size
-        return total * itemsize + len(sizes) * (len(sizes) + 1) // 2 * 128
+        files = len(sizes) * (len(sizes) + 1) // 2
+        return total * itemsize + files * (_HEADER + len(digests.LINE))
 
     # -- computing -----------------------------------------------------------------------------
 
@@ -111,8 +118,10 @@ class KernelStore:
         return self
 
     def _write(self, row: int, column: int, values: Tensor) -> None:
-        with replacing(self._path(row, column)) as temporary, temporary.open("wb") as file:
+        path = self._path(row, column)
+        with digests.sealing(path) as temporary, temporary.open("wb") as file:
             np.save(file, values.numpy().astype(self.dtype))
+            file.write(digests.LINE)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -154,21 +163,16 @@ class KernelStore:
         return result
 
     def _read(self, row: int, column: int, *, mapped: bool = False) -> np.ndarray:
-        path = self._path(row, column)
-        try:
-            values: np.ndarray = np.load(path, mmap_mode="r" if mapped else None)
-        except FileNotFoundError:
+        path, shape = self._path(row, column), (self._length(row), self._length(column))
+        if not path.exists():
             raise InvalidInputError(
                 f"the kernel in {self.folder} is not finished: {path.name} is missing; call"
                 " compute() first"
-            ) from None
-        except (OSError, ValueError, EOFError) as error:
-            raise InvalidInputError(_damaged(path, str(error))) from None
-        shape = (self._length(row), self._length(column))
-        if values.shape != shape or values.dtype != self.dtype:
-            found = f"it holds {values.shape} of {values.dtype}, not {shape} of {self.dtype}"
-            raise InvalidInputError(_damaged(path, found))
-        return values
+            )
+        if path not in self._checked:
+            check_block(path, shape, self.dtype)
+            self._checked.add(path)
+        return _loaded(path, shape, self.dtype, mapped=mapped)
 
     # -- the folder ----------------------------------------------------------------------------
 
@@ -184,7 +188,7 @@ class KernelStore:
             write_json(path, own)
             return
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json(path)
         except (OSError, ValueError) as error:
             raise InvalidInputError(
                 f"{path} is damaged ({error}); delete the folder to compute its kernel again"
@@ -203,7 +207,7 @@ class KernelStore:
             )
 
     def _path(self, row: int, column: int) -> Path:
-        return self.folder / f"block-{row:05d}-{column:05d}.npy"
+        return self.folder / block_name(row, column)
 
     def _count(self) -> int:
         return -(-len(self) // self.block)
@@ -223,6 +227,34 @@ class KernelStore:
         return count * (count + 1) // 2 if row == column else count * self._length(column)
 
 
+def block_name(row: int, column: int) -> str:
+    """Of the file of a block."""
+    return f"block-{row:05d}-{column:05d}.npy"
+
+
+def check_block(path: Path, shape: tuple[int, int], dtype: np.dtype) -> bool:
+    """Whether the file of a block has a digest; raises if what it holds is not right."""
+    try:
+        has_digest = digests.check_digest(path)
+    except digests.DamagedError as error:
+        raise InvalidInputError(_damaged(path, str(error))) from None
+    values = _loaded(path, shape, dtype, mapped=True)
+    if not has_digest and path.stat().st_size != _HEADER + values.nbytes:
+        raise InvalidInputError(_damaged(path, "its end is not that of a block"))
+    return has_digest
+
+
+def _loaded(path: Path, shape: tuple[int, int], dtype: np.dtype, *, mapped: bool) -> np.ndarray:
+    try:
+        values: np.ndarray = np.load(path, mmap_mode="r" if mapped else None)
+    except Exception as error:  # damage to the header takes many forms
+        raise InvalidInputError(_damaged(path, str(error) or repr(error))) from None
+    if values.shape != shape or values.dtype != dtype:
+        found = f"it holds {values.shape} of {values.dtype}, not {shape} of {dtype}"
+        raise InvalidInputError(_damaged(path, found))
+    return values
+
+
 def digest(images: Tensor) -> str:
     """SHA-256 of the numbers of a tensor, as float64."""
     found = hashlib.sha256()
@@ -236,5 +268,4 @@ def _damaged(path: Path, why: str) -> str:
 
 
 def _brief(value: object) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return text if len(text) <= 200 else text[:197] + "..."
+    return shortened(json.dumps(value, sort_keys=True))
