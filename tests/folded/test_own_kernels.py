@@ -7,6 +7,7 @@ import torch
 
 import convdkm as dkm
 from convdkm.folded import load_predictor
+from convdkm.folded.base import build
 
 
 class Cauchy(dkm.Isotropic):
@@ -156,3 +157,73 @@ def test_what_a_file_cannot_hold_is_an_error_that_names_it():
     predictor = machine(changed)[0].folded()
     with pytest.raises(dkm.InvalidInputError, match=r"attribute 'variance'"):
         predictor.require_exportable()
+
+
+# -- files of earlier versions -----------------------------------------------------------------
+
+EARLIER = {
+    "arc-cosine": (
+        {"kind": "FoldedArcCosine", "settings": {"order": 0, "slope": 1.3, "intercept": 0.2}},
+        lambda: dkm.ArcCosine(0, weight_variance=1.3, bias_variance=0.2),
+    ),
+    "matern": (
+        {
+            "kind": "FoldedIsotropic",
+            "settings": {"form": "matern", "precision": 0.25, "scale": 0.7, "shape": 1.5},
+        },
+        lambda: dkm.Matern(1.5, 2.0, scale=0.7),
+    ),
+    "gaussian": (
+        {"kind": "FoldedNormalisedGaussian", "settings": {"gamma": 1.5}},
+        lambda: dkm.NormalisedGaussian(1.5),
+    ),
+    "polynomial": (
+        {"kind": "FoldedNormalisedPolynomial", "settings": {"weights": [0.25, 0.75]}},
+        dkm.NormalisedPolynomial,
+    ),
+}
+
+
+def combined(kind, **settings):
+    parts = {f"kernel{n}": each for n, (each, _) in enumerate(EARLIER.values())}
+    inner = {"kind": "FoldedList", "settings": {}, "parts": parts}
+    return {"kind": kind, "settings": settings, "parts": {"kernels": inner}}
+
+
+def several(join, weights):
+    kernels = [make() for _, make in EARLIER.values()]
+    return join(*(dkm.Scaled(k, w) for k, w in zip(kernels, weights, strict=True)))
+
+
+@pytest.mark.parametrize("name", [*EARLIER, "sum", "product"])
+def test_kernels_of_earlier_files_are_read(name):
+    for each, _ in EARLIER.values():
+        each.setdefault("parts", {})
+    weights = (0.5, 1.0, 2.0, 0.3)
+    description, expected = {
+        **{key: (each, make()) for key, (each, make) in EARLIER.items()},
+        "sum": (combined("FoldedSum", weights=list(weights)), several(dkm.Sum, weights)),
+        "product": (combined("FoldedProduct"), several(dkm.Product, (1.0,) * 4)),
+    }[name]
+    kernel = build(description, {})
+    left, right = torch.rand(2, 9).double() + 0.2
+    cross = 0.7 * (left * right).sqrt()
+    with torch.no_grad():
+        torch.testing.assert_close(kernel.of(cross, left, right), expected.of(cross, left, right))
+        torch.testing.assert_close(kernel.variance(left), expected.variance(left))
+
+
+def test_a_convolution_of_earlier_files_is_read():
+    predictor = machine(dkm.ArcCosine())[0].folded()
+    description, state = predictor.description(), predictor.state_dict()
+
+    def older(part):
+        if part["kind"] == "FoldedAngularConv":
+            inner = {key: each for key, each in part["parts"].items() if key != "kernel"}
+            return {**part, "kind": "FoldedReluConv", "parts": inner}
+        return {**part, "parts": {key: older(each) for key, each in part["parts"].items()}}
+
+    assert "FoldedReluConv" in str(older(description))
+    loaded = build(older(description), state)
+    images = torch.randn(3, 2, 6, 5)
+    torch.testing.assert_close(loaded.predict(images).mean, predictor.predict(images).mean)
