@@ -194,7 +194,7 @@ def test_no_public_layer_is_left_out():
         for value in vars(dkm).values()
         if isinstance(value, type) and issubclass(value, dkm.Layer)
     }
-    abstract = {dkm.Layer, dkm.Kernel, dkm.Isotropic}
+    abstract = {dkm.Layer, dkm.Kernel, dkm.Angular, dkm.Isotropic}
     assert public - abstract <= checked
 
 

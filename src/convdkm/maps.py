@@ -10,8 +10,10 @@ over a piece cost little more than one pass over the whole map from main memory.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -19,6 +21,8 @@ from torch.nn import functional as F
 
 PIECE = 1 << 18
 """Numbers in a piece of a map that is worked on at a time, on a CPU."""
+
+_MOST: ContextVar[int] = ContextVar("most", default=sys.maxsize)
 
 BLOCK = 1 << 13
 """Rows that :func:`summed_products` takes at a time."""
@@ -42,13 +46,23 @@ def from_rows(rows: Tensor, count: int, space: torch.Size | tuple[int, ...]) -> 
 def pieces(rows: Tensor, size: int | None = None) -> Iterator[slice]:
     """Slices of the rows of a map, each a piece of ``size`` numbers to be worked on at a time."""
     count, width = rows.shape
-    step = (
-        max(1, (PIECE if size is None else size) // width)
-        if rows.device.type == "cpu"
-        else max(1, count)
-    )
+    most = min(PIECE if size is None else size, _MOST.get())
+    step = max(1, most // width if rows.device.type == "cpu" else count)
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))
+
+
+@contextmanager
+def smaller_pieces(size: int) -> Iterator[None]:
+    """A block in which pieces have at most ``size`` numbers.
+
+    What a piece takes of memory is then as small beside few images as it is beside many.
+    """
+    token = _MOST.set(size)
+    try:
+        yield
+    finally:
+        _MOST.reset(token)
 
 
 def product_dtype(maps: Tensor) -> torch.dtype:

@@ -1,5 +1,6 @@
 """Kernels of a user's own fold, are saved, loaded, compiled and exported like the library's."""
 
+import json
 import types
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 import convdkm as dkm
 from convdkm.folded import load_predictor
 from convdkm.folded.base import build
+from damage import rewrite
 
 
 class Cauchy(dkm.Isotropic):
@@ -135,15 +137,18 @@ def test_a_kernel_that_is_not_known_to_the_reader_is_named(tmp_path):
         return Hidden()
 
     model, _ = machine(local())
-    predictor = model.folded()
-    description = predictor.description()
-    named = str(description).count("Hidden")
-    assert named == 1
-    predictor.save(tmp_path / "machine.safetensors")
-    content = (tmp_path / "machine.safetensors").read_bytes()
-    (tmp_path / "other.safetensors").write_bytes(content.replace(b"Hidden", b"Absent"))
-    with pytest.raises(dkm.ConvDKMError, match="Absent"):
-        load_predictor(tmp_path / "other.safetensors")
+    path = tmp_path / "machine.safetensors"
+    model.folded().save(path)
+    load_predictor(path)
+
+    def renamed(header, _tensors):
+        text = json.dumps(header)
+        assert text.count("Hidden") == 1
+        header.update(json.loads(text.replace("Hidden", "Absent")))
+
+    rewrite(path, renamed, "convdkm-predictor")
+    with pytest.raises(dkm.ConvDKMError, match=r"kernel .*Absent, which is not known here; import"):
+        load_predictor(path)
 
 
 def test_what_a_file_cannot_hold_is_an_error_that_names_it():

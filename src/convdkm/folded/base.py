@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from convdkm.folded.kernels import EARLIER, described, earlier, rebuilt
+from convdkm.kernels import Kernel
 from convdkm.layers.window import Window
 from convdkm.numerics import mix
 
@@ -50,6 +51,7 @@ class Folded(nn.Module):
         parts = {
             name: part.description() if isinstance(part, Folded) else described(part)
             for name, part in self.named_children()
+            if isinstance(part, (Folded, Kernel))
         }
         return {"kind": type(self).__name__, "settings": plain, "parts": parts}
 

@@ -12,10 +12,8 @@ from torch import Tensor
 from convdkm.elementwise.compiled import compiled_engine
 from convdkm.elementwise.for_rows import compiled_for_rows
 from convdkm.kernels import Angular
+from convdkm.kernels.pointwise import PIECE
 from convdkm.maps import pieces
-
-PIECE = 1 << 16
-"""Numbers in a piece of a map: the dozen passes over it stay in a core's own cache."""
 
 
 def inverse_root(value: Tensor) -> Tensor:

@@ -29,6 +29,9 @@ from convdkm.maps import as_rows, from_rows, pieces, product_dtype, without_auto
 if TYPE_CHECKING:
     from convdkm.kernels.base import Kernel
 
+PIECE = 1 << 16
+"""Numbers in a piece of a map: the dozen passes over it stay in a core's own cache."""
+
 Module = TypeVar("Module", bound=nn.Module)
 
 
@@ -59,7 +62,7 @@ def value_of_rows(
         result: Tensor = _compiled_value(cross, inducing, own, shift, kernel)
         return result
     value = torch.empty_like(cross)
-    for piece in pieces(cross):
+    for piece in pieces(cross, PIECE):
         part = kernel.core(cross[piece], inducing, own.part(piece))
         if shift is None:
             value[piece] = part
@@ -77,7 +80,7 @@ def gradient_of_rows(
         return RowsGradient(by_cross, by_inducing.sum(0), by_own)
     by_cross, by_own = torch.empty_like(cross), torch.empty_like(own.variance)
     by_inducing = torch.zeros_like(inducing.variance)
-    for piece in pieces(cross):
+    for piece in pieces(cross, PIECE):
         part = grad[piece]
         found = kernel.partials(cross[piece], inducing, own.part(piece))
         torch.mul(found.cross, part, out=by_cross[piece])

@@ -11,7 +11,7 @@ import copy
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from torch import Tensor
 from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.errors import ConvDKMError, InvalidInputError
+from convdkm.kernels import pointwise
+from convdkm.maps import smaller_pieces
 from convdkm.memory import available_memory, peak_memory
 from convdkm.model import DeepKernelMachine
 from convdkm.training.passes import Passes
@@ -30,6 +32,10 @@ ENOUGH = 0.9
 """Share of the memory that is there above which there is a warning."""
 PROBE_PLACES = 64 * 64
 """Pixels that the smaller of two measurements has about; images that have more are made smaller."""
+PIECE = 1 << 11
+"""Numbers in a piece of a map there; see :func:`convdkm.maps.smaller_pieces`."""
+IN_WORK = 10
+"""Pieces of their real size that a kernel's gradient has at once."""
 FEWEST, MOST = 2, 8
 """Images of that measurement."""
 MOST_INITIAL = 512
@@ -233,7 +239,10 @@ class Probe:
             self._passes.gradients(inputs, targets, total=len(inputs), seed=0)
             self._optimiser.step()
 
-        return self._line(one, self._images, self.device)
+        line = self._line(one, self._images, self.device)
+        # The pieces in which gradients of kernels are worked out, which were smaller here.
+        working = IN_WORK * pointwise.PIECE * self.model.dtype.itemsize
+        return replace(line, fixed=line.fixed + working) if self.device.type == "cpu" else line
 
     def evaluation(self) -> Line:
         """What predictions take."""
@@ -267,7 +276,8 @@ class Probe:
             self.model.zero_grad()
 
             def measured(inputs: Tensor = inputs, targets: Tensor = targets) -> object:
-                return action(inputs, targets)
+                with smaller_pieces(PIECE):
+                    return action(inputs, targets)
 
             peaks.append(peak_memory(measured, device))
         slope = max(0, peaks[1] - peaks[0]) / images

@@ -81,7 +81,7 @@ def test_a_damaged_result_is_none(tmp_path):
 def test_two_comparisons_do_not_work_in_one_folder(tmp_path):
     with (
         ComparisonFolder(tmp_path).locked(),
-        pytest.raises(InvalidInputError, match="a comparison is being made in .* by process"),
+        pytest.raises(InvalidInputError, match=r"a comparison is being made in .* by process"),
         ComparisonFolder(tmp_path).locked(),
     ):
         pass
