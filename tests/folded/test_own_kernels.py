@@ -9,6 +9,7 @@ import torch
 import convdkm as dkm
 from convdkm.folded import load_predictor
 from convdkm.folded.base import build
+from convdkm.kernels import pointwise
 from damage import rewrite
 
 
@@ -126,6 +127,21 @@ def test_it_is_compiled(name):
     torch.testing.assert_close(total, plain, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(model.input.inducing.grad, expected, rtol=1e-3, atol=1e-4)
     require_same(model.folded(), model, images, 1e-4)
+
+
+def test_a_kernel_that_cannot_be_compiled_goes_on_without(caplog, monkeypatch):
+    def fails(*_, **__):
+        raise RuntimeError("this cannot be compiled\nsecond line")
+
+    monkeypatch.setattr(pointwise, "_compiled", lambda function: fails)
+    model, images = machine(Cauchy())
+    labels = torch.arange(12) % 3
+    expected = model.objective(images, labels, num_data=12).total
+    kernel = next(part for part in model.modules() if isinstance(part, Cauchy))
+    kernel.compiled = True
+    torch.testing.assert_close(model.objective(images, labels, num_data=12).total, expected)
+    assert not kernel.compiled
+    assert "Cauchy is not compiled: this cannot be compiled" in caplog.text
 
 
 def test_a_kernel_that_is_not_known_to_the_reader_is_named(tmp_path):

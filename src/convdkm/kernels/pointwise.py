@@ -13,7 +13,9 @@ by functions that ``torch.compile`` makes, one for every kind of kernel and P.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+import functools
+import logging
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
@@ -21,6 +23,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from convdkm.elementwise.compiled import reason_of
 from convdkm.elementwise.for_rows import compiled_for_rows
 from convdkm.kernels.blocks import Partials, Side
 from convdkm.layers.window import Window
@@ -28,6 +31,8 @@ from convdkm.maps import as_rows, from_rows, pieces, product_dtype, without_auto
 
 if TYPE_CHECKING:
     from convdkm.kernels.base import Kernel
+
+_LOG = logging.getLogger(__name__)
 
 PIECE = 1 << 16
 """Numbers in a piece of a map: the dozen passes over it stay in a core's own cache."""
@@ -58,9 +63,10 @@ def value_of_rows(
         own: ``(rows, 1)``.
         shift: a number.
     """
-    if kernel.compiled and not cross.is_meta:
-        result: Tensor = _compiled_value(cross, inducing, own, shift, kernel)
-        return result
+    made = _by_compiler(kernel, _value, cross, inducing, own, shift)
+    if made is not None:
+        found: Tensor = made
+        return found
     value = torch.empty_like(cross)
     for piece in pieces(cross, PIECE):
         part = kernel.core(cross[piece], inducing, own.part(piece))
@@ -75,8 +81,9 @@ def gradient_of_rows(
     kernel: Kernel, grad: Tensor, cross: Tensor, inducing: Side, own: Side
 ) -> RowsGradient:
     """Gradients from that by the value, ``grad``."""
-    if kernel.compiled and not cross.is_meta:
-        by_cross, by_inducing, by_own = _compiled_gradient(grad, cross, inducing, own, kernel)
+    made = _by_compiler(kernel, _gradient, grad, cross, inducing, own)
+    if made is not None:
+        by_cross, by_inducing, by_own = made
         return RowsGradient(by_cross, by_inducing.sum(0), by_own)
     by_cross, by_own = torch.empty_like(cross), torch.empty_like(own.variance)
     by_inducing = torch.zeros_like(inducing.variance)
@@ -103,8 +110,19 @@ def _gradient(
     return grad * found.cross, grad * found.left, (grad * found.right).sum(1, keepdim=True)
 
 
-_compiled_value = compiled_for_rows(_value)
-_compiled_gradient = compiled_for_rows(_gradient)
+_compiled = functools.cache(compiled_for_rows)
+
+
+def _by_compiler(kernel: Kernel, function: Callable[..., Any], *blocks: Any) -> Any:
+    """A function by its compiled form; None for kernels that are not to be compiled, or cannot."""
+    if not kernel.compiled or blocks[0].is_meta:
+        return None
+    try:
+        return _compiled(function)(*blocks, kernel)
+    except Exception as error:  # the compiler's errors have no type in common
+        kernel.compiled = False
+        _LOG.warning("%s is not compiled: %s", type(kernel).__name__, reason_of(error))
+        return None
 
 
 def _held(module: Module) -> Module:
