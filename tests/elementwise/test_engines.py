@@ -80,7 +80,7 @@ def test_kernel_and_convolution_are_the_two_one_by_one(name, dtype):
     check_kernel_and_convolution(KERNELS[name](), dtype)
 
 
-def check_kernel_and_convolution(kernel, dtype, stride=2, ndim=2, *, collinear=True, loosely=False):
+def check_kernel_and_convolution(kernel, dtype, stride=2, *, collinear=True, loosely=False):
     """The plan of both together against autograd through the kernel, and then the convolution."""
     it, ii, tt = blocks(dtype, collinear=collinear)
     if kernel_is_singular(kernel):

@@ -69,10 +69,10 @@ class ConvPlan(Plan):
     @property
     def weight(self) -> Tensor:
         """The weights that ``it`` is convolved with, but for the normalisation."""
-        return self._weight(INDUCING_DTYPE, 1.0, None)
+        return self._weight(INDUCING_DTYPE, None)
 
-    def _weight(self, dtype: torch.dtype, times: float, number: Tensor | None) -> Tensor:
-        times = times / self.window.count
+    def _weight(self, dtype: torch.dtype, number: Tensor | None) -> Tensor:
+        times = 1 / self.window.count
         if self.left is None or self.left.ndim == 2:
             return cast_product(self.left, self.mixing, number, times, dtype)
         factor = times * (self.left if number is None else self.left * number)
@@ -84,15 +84,15 @@ class ConvPlan(Plan):
         return self.window.convolve(it, weight).to(it.dtype), tt
 
     def scaled(
-        self, tt: Tensor, dtype: torch.dtype, *, slope: Tensor | None = None, times: float = 1.0
+        self, tt: Tensor, dtype: torch.dtype, *, slope: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The weights ``· slope · times``, and the variances, with the normalisation's number."""
+        """The weights ``· slope``, and the variances, with the normalisation's number."""
         number = None if self.norm is None else self.norm.norm.factor(tt)
         if number is None:
-            return self._weight(dtype, times, slope), tt
+            return self._weight(dtype, slope), tt
         wide = number.to(INDUCING_DTYPE)
         factor = wide if slope is None else slope * wide
-        return self._weight(dtype, times, factor), tt * number.square()
+        return self._weight(dtype, factor), tt * number.square()
 
     def premultiplied(self, matrix: Tensor) -> ConvPlan:
         left = matrix if self.left is None else left_multiply(matrix, self.left)
