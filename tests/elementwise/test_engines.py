@@ -203,12 +203,20 @@ def test_kernels_of_one_kind_share_a_program(monkeypatch):
     monkeypatch.setattr(for_rows, "compile_fx", lambda *a, **k: seen.append(a) or make(*a, **k))
     it, ii, tt = blocks(torch.float32, points=3, seed=5)
     rows = maps.as_rows(it), Side.of(ii), Side.of(tt.reshape(-1, 1))
+
+    class NewKind(dkm.NormalisedGaussian):
+        """A kind for which no other test has made a program."""
+
+    made = []
     for gamma in (0.3, 0.4, 0.5):
-        kernel = dkm.NormalisedGaussian(gamma)
+        kernel = NewKind(gamma)
         kernel.compiled = True
         value = value_of_rows(kernel, *rows)
         torch.testing.assert_close(value, kernel.core(*rows), rtol=1e-5, atol=1e-6)
-    assert len(seen) == 1
+        made.append(len(seen))
+    # PyTorch may try more than once before it has a program; for the kernels after it there is one.
+    assert made[0] > 0
+    assert made[1:] == made[:1] * 2
 
 
 def check_predicted(each_engine, dtype, shifted, number, orthogonal):
