@@ -24,7 +24,7 @@ from torch.quasirandom import SobolEngine
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from convdkm.softmax import NODES, NormalSoftmax
+from convdkm.likelihoods.softmax import NODES, NormalSoftmax
 from oracle.softmax_cases import CLASSES, LARGEST_MEANS, VARIANCES, SoftmaxCase
 
 

@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from convdkm.files import replacing
+from convdkm.storage.files import replacing
 from convdkm.training.checkpoint import (
     Checkpoint,
     CheckpointError,

@@ -58,7 +58,7 @@ class Ours:
     def __init__(self, name: str, arguments: argparse.Namespace, *, compiled: bool) -> None:
         import torch
 
-        from convdkm.rivals.kernels import Flatten, NNGPKernel, myrtle, plain, residual
+        from convdkm.lab.baselines.kernels import Flatten, NNGPKernel, myrtle, plain, residual
 
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         made = {

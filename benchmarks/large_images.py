@@ -14,7 +14,7 @@ import time
 import torch
 
 import convdkm as dkm
-from convdkm.memory import peak_memory
+from convdkm.runtime.memory import peak_memory
 
 
 def peak() -> float:

@@ -1,4 +1,4 @@
-"""Write the kernels of the architectures in ``convdkm.rivals.kernels`` from neural-tangents.
+"""Write the kernels of the architectures in ``convdkm.lab.baselines.kernels`` from neural-tangents.
 
 The conventions are those of ``make_golden_nngp.py``, whose NumPy recursion is used here too: every
 kernel is computed by both, and the file is written only if they agree. In addition:

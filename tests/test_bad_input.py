@@ -10,8 +10,8 @@ from torch import nn
 
 import convdkm as dkm
 from convdkm.errors import located
+from convdkm.layers.samples import check_samples
 from convdkm.numerics import cholesky, pivoted_cholesky_order
-from convdkm.samples import check_samples
 from convdkm.testing import random_gram
 
 LABELS = torch.arange(8) % 3

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import convdkm as dkm
-from convdkm.memory import peak_memory
+from convdkm.runtime.memory import peak_memory
 
 
 def machine(**options):

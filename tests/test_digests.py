@@ -2,9 +2,9 @@
 
 import pytest
 
-from convdkm import digests
-from convdkm.digests import DamagedError, check_digest, sealing
 from convdkm.errors import CannotWriteError
+from convdkm.storage import digests
+from convdkm.storage.digests import DamagedError, check_digest, sealing
 from damage import unnoticed_flips
 
 

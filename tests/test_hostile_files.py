@@ -25,12 +25,12 @@ from convdkm.data.idx import read_idx
 from convdkm.data.pictures import LARGE, picture_header, read_picture, read_pictures
 from convdkm.data.unpickle import unpickle
 from convdkm.errors import InvalidInputError
-from convdkm.experiments.figures.curves import read_published
-from convdkm.files import parse_json, read_json, read_mapping
+from convdkm.lab.studies.figures.curves import read_published
 from convdkm.report.write import require_free
+from convdkm.storage.files import parse_json, read_json, read_mapping
+from convdkm.storage.yaml_file import read_yaml
 from convdkm.training import Run
 from convdkm.training.sinks import read_csv
-from convdkm.yaml_file import read_yaml
 
 LIMITED = """
 import resource, sys

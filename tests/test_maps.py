@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from convdkm.maps import (
+from convdkm.runtime.maps import (
     BLOCK,
     as_rows,
     channels_last,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import convdkm as dkm
-from convdkm.summary import summarise
+from convdkm.insight.summary import summarise
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from convdkm.text import (
+from convdkm.storage.text import (
     csv_cell,
     csv_line,
     in_latex,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         NumericalError,
     )
     from convdkm.estimators import ConvDKMClassifier, DKMClassifier, DKMRegressor
-    from convdkm.folded import Predictor, load_predictor
     from convdkm.gram import Gram
     from convdkm.head import GPHead, Marginals
     from convdkm.kernels import (
@@ -60,9 +59,10 @@ if TYPE_CHECKING:
     )
     from convdkm.likelihoods import Categorical, Gaussian, Likelihood
     from convdkm.model import DeepKernelMachine, ModelPlan, Objective
+    from convdkm.predicting import Predictor, load_predictor
     from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
-    from convdkm.recording.gradients import RecordedGradients
     from convdkm.training.fit import fit, resume
+    from convdkm.training.gradients import RecordedGradients
     from convdkm.training.run import Run
 
 __version__ = "0.1.0"
@@ -153,8 +153,8 @@ _MODULES = {
         "NumericalError",
     ),
     "convdkm.estimators": ("ConvDKMClassifier", "DKMClassifier", "DKMRegressor"),
-    "convdkm.folded": ("Predictor", "load_predictor"),
-    "convdkm.recording.gradients": ("RecordedGradients",),
+    "convdkm.predicting": ("Predictor", "load_predictor"),
+    "convdkm.training.gradients": ("RecordedGradients",),
     "convdkm.gram": ("Gram",),
     "convdkm.head": (
         "GPHead",
@@ -219,9 +219,9 @@ _SUBMODULES = (
     "exact",
     "insight",
     "kernels",
+    "lab",
     "layers",
     "report",
-    "rivals",
     "testing",
     "training",
 )

@@ -43,8 +43,8 @@ from convdkm.choices import (
     WhiteningChoice,
 )
 from convdkm.errors import InvalidInputError
-from convdkm.text import name_text, shortened, writable
-from convdkm.yaml_file import read_yaml
+from convdkm.storage.text import name_text, shortened, writable
+from convdkm.storage.yaml_file import read_yaml
 
 Patches = Literal["whitened", "standardised", "raw"]
 AugmentStage = Literal["before-whitening", "after-whitening"]
@@ -137,7 +137,7 @@ class DataConfig(Section):
     @field_validator("dataset", "data_dir", mode="before")
     @classmethod
     def _as_text(cls, path: Any) -> Any:
-        """A path that is not UTF-8 as text, which :func:`convdkm.text.named_path` understands."""
+        """A path that is not UTF-8 as text, as ``storage.text.named_path`` understands it."""
         return name_text(path) if isinstance(path, str) and not writable(path) else path
 
 

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from convdkm.checkpointing import checkpointed
 from convdkm.checks import check_positive
-from convdkm.compilable import compilable
-from convdkm.elementwise import compiled_engine
 from convdkm.errors import InvalidInputError, NotFiniteError, located
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.head import GPHead, HeadPlan, Marginals
 from convdkm.layers.base import Layer, LayerKL, Plan
+from convdkm.layers.checkpointing import checkpointed
 from convdkm.layers.compose import prefixed
 from convdkm.layers.input import Input
 from convdkm.layers.norm import RunningStatistics
+from convdkm.layers.samples import cast_samples
 from convdkm.likelihoods import Likelihood
-from convdkm.maps import channels_last
 from convdkm.prediction import Prediction
-from convdkm.samples import cast_samples
+from convdkm.runtime.compilable import compilable
+from convdkm.runtime.elementwise import compiled_engine
+from convdkm.runtime.maps import channels_last
 
 if TYPE_CHECKING:
-    from convdkm.folded.predictor import Predictor
+    from convdkm.predicting.predictor import Predictor
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,7 +332,7 @@ class DeepKernelMachine(nn.Module):
                 and an integral where it draws samples, so that a prediction depends on its image
                 alone. Call :meth:`calibrate` first if the averages may lag.
         """
-        from convdkm.folded.fold import fold
+        from convdkm.predicting.fold import fold
 
         return fold(self, deterministic=deterministic)
 

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from convdkm.errors import InvalidInputError, NotFiniteError, NotPositiveDefiniteError
-from convdkm.recording.tape import leaf
+from convdkm.runtime.tape import leaf
 
 _LOG = logging.getLogger(__name__)
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from convdkm.config import RunConfig
 from convdkm.data.split_record import SplitRecord
-from convdkm.digests import check_digest
 from convdkm.errors import ConvDKMError, InvalidInputError
-from convdkm.folded.saving import load_predictor
-from convdkm.rivals.kernels.store import MANIFEST, block_name, check_block
-from convdkm.tensor_file import key_of
+from convdkm.lab.baselines.kernels.store import MANIFEST, block_name, check_block
+from convdkm.predicting.saving import load_predictor
+from convdkm.storage.digests import check_digest
+from convdkm.storage.tensor_file import key_of
 from convdkm.training.checkpoint import FILES as CHECKPOINT
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which, read_checkpoint
 from convdkm.training.folder import (

@@ -10,7 +10,7 @@ from cli_helpers import QUICK, TINY, call, fail, succeed
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from convdkm import files, tensor_file
+from convdkm.storage import files, tensor_file
 from convdkm.training import tables
 from convdkm.training.run import Run
 
@@ -73,7 +73,7 @@ def test_a_checkpoint_that_cannot_be_written(arrays, whole, tmp_path, after, ste
 
 def test_the_first_checkpoint_that_cannot_be_written(arrays, tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    monkeypatch.setattr("convdkm.tensor_file.save_file", full)
+    monkeypatch.setattr("convdkm.storage.tensor_file.save_file", full)
     text = message("train", arrays, *OPTIONS, "-o", folder)
     assert "last.safetensors cannot be written" in text
     assert "Nothing of the run is saved; train again" in text
@@ -110,7 +110,7 @@ def test_the_figures_of_the_end_that_cannot_be_written(arrays, whole, tmp_path, 
 
 
 def failing_on(name: str):
-    """:func:`convdkm.files.replacing` on a disk that is full when a file of that name comes."""
+    """``files.replacing`` on a disk that is full when a file of that name comes."""
 
     def replacing(path, before=None):
         with files.writing(path):

@@ -17,7 +17,7 @@ from PIL import Image
 
 from convdkm.cli import output as cli_output
 from convdkm.data import picture_stream
-from convdkm.text import original
+from convdkm.storage.text import original
 
 BATCH = 8
 

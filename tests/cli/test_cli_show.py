@@ -10,7 +10,7 @@ from cli_helpers import QUICK, TINY, call, fail, succeed
 from convdkm.cli.output import console
 from convdkm.cli.show import machine_table
 from convdkm.insight import Reading
-from convdkm.summary import LayerSummary
+from convdkm.insight.summary import LayerSummary
 from convdkm.training import Run
 from convdkm.training.sinks import read_layers
 

@@ -94,7 +94,7 @@ import torch
 
 import convdkm.training.sources
 from convdkm.cli import main
-from convdkm.folded.predictor import Predictor
+from convdkm.predicting.predictor import Predictor
 
 stage, mark = sys.argv.pop(1), pathlib.Path(sys.argv.pop(1))
 
@@ -373,7 +373,7 @@ def test_ctrl_c_in_another_command(digits_run, monkeypatch):
     def insist(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("convdkm.summary.summarise", insist)
+    monkeypatch.setattr("convdkm.insight.summary.summarise", insist)
     outcome = call("show", digits_run)
     assert outcome.code == 130
     assert "Traceback" not in outcome.err

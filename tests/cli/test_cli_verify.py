@@ -8,9 +8,9 @@ import pytest
 import torch
 from cli_helpers import call, fail, succeed
 
-from convdkm import digests
-from convdkm.rivals.kernels import NNGPKernel, plain
-from convdkm.rivals.kernels.store import KernelStore
+from convdkm.lab.baselines.kernels import NNGPKernel, plain
+from convdkm.lab.baselines.kernels.store import KernelStore
+from convdkm.storage import digests
 from damage import cut, flipped_bits, rewrite
 
 TABLES = ("steps.csv", "epochs.csv", "layers.csv")

@@ -10,8 +10,8 @@ import convdkm as dkm
 from convdkm.insight import cka, cluster_order, effective_rank, look_into
 from convdkm.insight.look import LayerInsight, short_names
 from convdkm.insight.similarity import class_kernel, correlation
+from convdkm.insight.summary import summarise
 from convdkm.insight.walk import planned
-from convdkm.summary import summarise
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import convdkm as dkm
 from convdkm.layers.conv import ConvPlan
 from convdkm.layers.fork import every, forked
 from convdkm.layers.window import Window
-from convdkm.maps import channels_last
+from convdkm.runtime.maps import channels_last
 
 
 def random(*shape):

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from convdkm.errors import CannotWriteError
-from convdkm.files import replacing, write_json
+from convdkm.storage.files import replacing, write_json
 from convdkm.training.checkpoint import (
     FILES,
     Checkpoint,
@@ -249,7 +249,7 @@ def test_a_full_disk_leaves_the_old_checkpoints(tmp_path, monkeypatch, what, fai
     store.save(a_checkpoint(2.0))
     if not links:
         monkeypatch.setattr("os.link", no_links)
-    place = "convdkm.tensor_file.save_file" if what == "save_file" else "os.fsync"
+    place = "convdkm.storage.tensor_file.save_file" if what == "save_file" else "os.fsync"
     with monkeypatch.context() as patched:
         patched.setattr(place, fail)
         with pytest.raises(CannotWriteError, match=r"last\.safetensors cannot be written: .*free"):

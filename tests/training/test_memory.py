@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import convdkm as dkm
-from convdkm import memory
 from convdkm.config import RunConfig
 from convdkm.data import from_arrays
-from convdkm.memory import available_memory, peak_memory
+from convdkm.runtime import memory
+from convdkm.runtime.memory import available_memory, peak_memory
 from convdkm.training import MemorySink, build, fit, resume
 from convdkm.training import memory as foresight
 from convdkm.training.memory import Demand, Line, estimate, gigabytes, upper_bound

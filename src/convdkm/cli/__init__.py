@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from convdkm.text import legible, written_anyhow
+from convdkm.storage.text import legible, written_anyhow
 
 
 def main() -> None:

@@ -9,10 +9,10 @@ from rich.console import Console
 
 from convdkm.cli.output import console, plain_table, warn
 from convdkm.errors import InvalidInputError
-from convdkm.files import write_json, write_text
+from convdkm.storage.files import write_json, write_text
 
 if TYPE_CHECKING:
-    from convdkm.benchmarks.report import Part
+    from convdkm.lab.bench.report import Part
 
 WIDTHS = ("16,32,64", "32,64,128", "64,128,256")
 REPEATS = 5
@@ -37,9 +37,9 @@ def run_bench_command(
     """Run the bench, print its tables and write its files."""
     import torch
 
-    from convdkm.allocator import keep_freed_memory
-    from convdkm.benchmarks.contestants import Workload
-    from convdkm.benchmarks.report import Plan, run_bench
+    from convdkm.lab.bench.contestants import Workload
+    from convdkm.lab.bench.report import Plan, run_bench
+    from convdkm.runtime.allocator import keep_freed_memory
 
     sizes = [checked_widths(text) for text in widths or (WIDTHS[:1] if quick else WIDTHS)]
     repeats = REPEATS if repeats is None else repeats
@@ -95,7 +95,7 @@ def chosen_parts(*, quick: bool, scaling: bool, profile: bool) -> tuple[Part, ..
 
 def show(results: dict[str, Any], screen: Console) -> None:
     """Print machine, tables and remarks."""
-    from convdkm.benchmarks.tables import heading, notes, sheets
+    from convdkm.lab.bench.tables import heading, notes, sheets
 
     for line in heading(results):
         screen.print(line, soft_wrap=True)
@@ -112,7 +112,7 @@ def show(results: dict[str, Any], screen: Console) -> None:
 
 def as_markdown(results: dict[str, Any]) -> str:
     """Machine, tables and remarks as Markdown."""
-    from convdkm.benchmarks.tables import heading, notes, sheets
+    from convdkm.lab.bench.tables import heading, notes, sheets
 
     remarks = [*results["disturbed"], *notes(results)]
     parts = ["  \n".join(heading(results)) + "\n", *(each.markdown() for each in sheets(results))]

@@ -17,19 +17,19 @@ from convdkm.cli.tabulating import check_format, write_comparison
 from convdkm.config import RunConfig
 from convdkm.data.registry import is_known, locate
 from convdkm.errors import InvalidInputError
-from convdkm.experiments.planning import counted
+from convdkm.lab.baselines.methods import GROUPS, METHODS, QUICK, chosen, method
+from convdkm.lab.baselines.setting import Setting
+from convdkm.lab.studies.comparison.folder import ComparisonFolder, Scale, TrialResult
+from convdkm.lab.studies.comparison.planning import Plan, PlannedTrial, planned, product
+from convdkm.lab.studies.planning import counted
 from convdkm.presets import preset as preset_named
-from convdkm.rivals.comparison.folder import ComparisonFolder, Scale, TrialResult
-from convdkm.rivals.comparison.planning import Plan, PlannedTrial, planned, product
-from convdkm.rivals.methods import GROUPS, METHODS, QUICK, chosen, method
-from convdkm.rivals.setting import Setting
-from convdkm.text import in_shell
+from convdkm.storage.text import in_shell
 from convdkm.training.view import format_duration
 
 if TYPE_CHECKING:
     from convdkm.data import Dataset
-    from convdkm.experiments.launchers.base import Launcher
-    from convdkm.rivals.comparison.foreseeing import Place
+    from convdkm.lab.studies.comparison.foreseeing import Place
+    from convdkm.lab.studies.launchers.base import Launcher
 
 Say = Callable[[str], None]
 
@@ -156,7 +156,7 @@ def run_comparison(request: Request, *, form: str, dry_run: bool, quiet: bool) -
         if not quiet:
             screen.print(text, soft_wrap=True)
 
-    from convdkm.rivals.comparison.images import check_sizes, load_images
+    from convdkm.lab.studies.comparison.images import check_sizes, load_images
 
     data = load_images(scale, data_dir, say)
     if wanted is None:
@@ -189,7 +189,7 @@ def _announce(scale: Scale, plan: Plan, trials: Sequence[PlannedTrial], say: Say
 
 def _rehearse(folder: ComparisonFolder, scale: Scale, plan: Plan, data: Dataset, say: Say) -> None:
     """Show the plan, what is refused and how long kernels take; nothing is written."""
-    from convdkm.rivals.comparison.foreseeing import expectations, refusals
+    from convdkm.lab.studies.comparison.foreseeing import expectations, refusals
 
     trials = planned(plan)
     _announce(scale, plan, trials, say)
@@ -250,8 +250,8 @@ def _run(
     stop: Interrupt,
     say: Say,
 ) -> _Report:
-    from convdkm.rivals.comparison.foreseeing import refusals
-    from convdkm.rivals.comparison.running import compare
+    from convdkm.lab.studies.comparison.foreseeing import refusals
+    from convdkm.lab.studies.comparison.running import compare
 
     trials = planned(plan)
     _announce(scale, plan, trials, say)
@@ -279,7 +279,7 @@ def _run(
 
 def make_launcher(threads: int | None) -> Launcher:
     """What trials are run by."""
-    from convdkm.rivals.comparison.running import one_at_a_time
+    from convdkm.lab.studies.comparison.running import one_at_a_time
 
     return one_at_a_time(threads)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from convdkm.allocator import keep_freed_memory
 from convdkm.checks import check_choice
 from convdkm.cli.output import console, metrics_table, warn
 from convdkm.cli.settings import checked_dataset
 from convdkm.data.split_record import PARTS
 from convdkm.errors import InvalidInputError
+from convdkm.runtime.allocator import keep_freed_memory
 from convdkm.training.checkpoint import Which
 from convdkm.training.run import Run, class_metrics
 from convdkm.training.sources import kept, to_score

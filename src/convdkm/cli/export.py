@@ -8,9 +8,9 @@ from pathlib import Path
 from convdkm.cli.evaluate import open_run
 from convdkm.cli.output import say
 from convdkm.errors import InvalidInputError
-from convdkm.folded.exporting import require_onnx, write_onnx, write_program
-from convdkm.folded.predictor import CannotExportError, Predictor
-from convdkm.folded.saving import save_predictor
+from convdkm.predicting.exporting import require_onnx, write_onnx, write_program
+from convdkm.predicting.predictor import CannotExportError, Predictor
+from convdkm.predicting.saving import save_predictor
 
 FORMATS: dict[str, Callable[[Predictor, Path], None]] = {
     ".onnx": write_onnx,

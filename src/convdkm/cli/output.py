@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from convdkm.metric_names import METRIC_NAMES
-from convdkm.text import legible
+from convdkm.storage.text import legible
+from convdkm.training.metric_names import METRIC_NAMES
 
 PARTS = ("test", "validation", "train")
 MISSING = "–"

@@ -29,9 +29,9 @@ from convdkm.data.image_folder import picture_files
 from convdkm.data.picture_stream import PictureBatch, stream_pictures
 from convdkm.data.pictures import UnreadableImageError
 from convdkm.errors import InvalidInputError
-from convdkm.folded import load_predictor
+from convdkm.predicting import load_predictor
 from convdkm.prediction import ClassPrediction
-from convdkm.text import name_text, one_line
+from convdkm.storage.text import name_text, one_line
 from convdkm.training.run import as_images
 from convdkm.training.world import find_device
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 from convdkm.cli.output import say, warn
 from convdkm.cli.prediction_rows import Form
 from convdkm.errors import ConvDKMError, InvalidInputError
-from convdkm.files import locked, move_into_place, require_regular, writing
+from convdkm.storage.files import locked, move_into_place, require_regular, writing
 
 
 class PartialFile:

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.measure import Measurement
 
 from convdkm.cli.output import MISSING, console, plain_table
-from convdkm.text import csv_cell, csv_line, name_text
+from convdkm.storage.text import csv_cell, csv_line, name_text
 
 Row = dict[str, Any]
 COLUMNS = ("image", "class", "probability", "entropy", "mutual_information")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from convdkm.allocator import keep_freed_memory
 from convdkm.checks import check_choice
 from convdkm.cli.output import say, say_path
 from convdkm.cli.settings import checked_dataset
 from convdkm.errors import InvalidInputError
 from convdkm.report.write import write_report
+from convdkm.runtime.allocator import keep_freed_memory
 from convdkm.training.checkpoint import Which
 
 

@@ -11,8 +11,8 @@ from convdkm.data.registry import is_known, known_set, listing, nearest
 from convdkm.errors import InvalidInputError
 from convdkm.presets import default_for
 from convdkm.presets import preset as preset_of
-from convdkm.text import name_text, named_path
-from convdkm.yaml_file import read_yaml
+from convdkm.storage.text import name_text, named_path
+from convdkm.storage.yaml_file import read_yaml
 
 
 def resolve(

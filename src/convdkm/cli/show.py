@@ -16,7 +16,7 @@ from convdkm.errors import ConvDKMError, InvalidInputError
 
 if TYPE_CHECKING:
     from convdkm.insight import Reading
-    from convdkm.summary import LayerSummary
+    from convdkm.insight.summary import LayerSummary
     from convdkm.training.run import Run
 
 COLUMNS = ("layer", "kind", "P_i", "space", "parameters", "ν", "KL")
@@ -107,9 +107,9 @@ def show_start(
     settings, preset = resolve(dataset, preset, config, options)
     import torch
 
-    from convdkm.allocator import keep_freed_memory
     from convdkm.cli.quiet import WarningSink
     from convdkm.insight import gradient_ratios
+    from convdkm.runtime.allocator import keep_freed_memory
     from convdkm.training.fit import Session
     from convdkm.training.world import World
 
@@ -131,7 +131,7 @@ def _show(
     gradients: Mapping[str, float],
     notes: Sequence[str],
 ) -> None:
-    from convdkm.summary import summarise
+    from convdkm.insight.summary import summarise
 
     screen = console()
     config = run.config

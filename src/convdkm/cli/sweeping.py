@@ -16,10 +16,10 @@ from convdkm.cli.settings import checked_dataset, given_options
 from convdkm.config import RunConfig
 from convdkm.data.registry import MissingDataError, is_known, locate
 from convdkm.errors import InvalidInputError
-from convdkm.experiments.estimating import Estimate, estimate
-from convdkm.experiments.folder import SweepFolder
-from convdkm.experiments.launchers import Launcher, Outcome, Resources, check_name, make_launcher
-from convdkm.experiments.planning import (
+from convdkm.lab.studies.estimating import Estimate, estimate
+from convdkm.lab.studies.folder import SweepFolder
+from convdkm.lab.studies.launchers import Launcher, Outcome, Resources, check_name, make_launcher
+from convdkm.lab.studies.planning import (
     IMMATERIAL,
     PlannedRun,
     Scale,
@@ -28,10 +28,10 @@ from convdkm.experiments.planning import (
     plan,
     scale_notes,
 )
-from convdkm.experiments.specification import Category, categories_of, chosen_rows
-from convdkm.experiments.sweeping import Progress, sweep
+from convdkm.lab.studies.specification import Category, categories_of, chosen_rows
+from convdkm.lab.studies.sweeping import Progress, sweep
 from convdkm.presets import preset as preset_of
-from convdkm.text import in_shell
+from convdkm.storage.text import in_shell
 from convdkm.training.view import format_duration
 
 Say = Callable[[str], None]

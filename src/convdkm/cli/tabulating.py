@@ -8,12 +8,12 @@ from pathlib import Path
 from convdkm.cli.output import say, warn
 from convdkm.config import nearest
 from convdkm.errors import InvalidInputError
-from convdkm.experiments.rendering.comma import comma_separated
-from convdkm.experiments.rendering.latex import latex
-from convdkm.experiments.rendering.markdown import markdown
-from convdkm.experiments.results import Results
-from convdkm.files import write_text
-from convdkm.rivals.comparison.folder import ComparisonFolder
+from convdkm.lab.studies.comparison.folder import ComparisonFolder
+from convdkm.lab.studies.rendering.comma import comma_separated
+from convdkm.lab.studies.rendering.latex import latex
+from convdkm.lab.studies.rendering.markdown import markdown
+from convdkm.lab.studies.results import Results
+from convdkm.storage.files import write_text
 
 FORMATS = {"markdown": (markdown, "md"), "latex": (latex, "tex"), "csv": (comma_separated, "csv")}
 NOTHING = "none"
@@ -50,7 +50,7 @@ def show_tables(
     folder = output or runs / "tables"
     published = None
     if curves is not None:
-        from convdkm.experiments.figures.curves import read_published
+        from convdkm.lab.studies.figures.curves import read_published
 
         published = read_published(curves)
     written: list[Path] = []
@@ -63,7 +63,7 @@ def show_tables(
             if name == form:
                 print(text)
         if figures and drawn:
-            from convdkm.experiments.figures import draw
+            from convdkm.lab.studies.figures import draw
 
             written += draw(table, results, folder, published)
     if figures and not drawn:
@@ -76,8 +76,8 @@ def write_comparison(
     folder: Path, *, output: Path | None, form: str, figures: bool = True
 ) -> list[Path]:
     """Write the tables and figures of a comparison, and print the tables; the files written."""
-    from convdkm.rivals.comparison.rendering import FORMATS as RENDERED
-    from convdkm.rivals.comparison.results import Comparison
+    from convdkm.lab.studies.comparison.rendering import FORMATS as RENDERED
+    from convdkm.lab.studies.comparison.results import Comparison
 
     comparison = Comparison(folder)
     place = output or folder / "tables"
@@ -92,7 +92,7 @@ def write_comparison(
     if figures and find_spec("matplotlib") is None:
         warn("figures need matplotlib: pip install convdkm[figures]")
     elif figures:
-        from convdkm.rivals.comparison.figures import draw
+        from convdkm.lab.studies.comparison.figures import draw
 
         written += draw(comparison, place)
     return written

@@ -11,13 +11,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from convdkm.allocator import keep_freed_memory
 from convdkm.cli.interrupt import Interrupt
 from convdkm.cli.output import console, metrics_table, say, say_path
 from convdkm.cli.settings import checked_dataset, resolve
 from convdkm.config import RunConfig
-from convdkm.files import read_mapping
-from convdkm.text import in_shell
+from convdkm.runtime.allocator import keep_freed_memory
+from convdkm.storage.files import read_mapping
+from convdkm.storage.text import in_shell
 
 STOPPING = "Stopping after this step, or batch of images. Ctrl-C again stops at once."
 TOO_EARLY = "Stopped before training began."

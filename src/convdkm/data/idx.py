@@ -22,7 +22,7 @@ from convdkm.data.dataset import Dataset, shape_text
 from convdkm.data.pixels import require_memory
 from convdkm.data.registry import KNOWN_SETS, KnownSet, idx_file, known_set, locate
 from convdkm.errors import InvalidInputError
-from convdkm.files import require_regular
+from convdkm.storage.files import require_regular
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _MOST_BYTES = 2**32

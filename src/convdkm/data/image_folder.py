@@ -14,7 +14,7 @@ from convdkm.data.dataset import Dataset, Origin
 from convdkm.data.pictures import SUFFIXES, Report, read_pictures
 from convdkm.data.registry import KNOWN_SETS, find
 from convdkm.errors import InvalidInputError
-from convdkm.text import name_text
+from convdkm.storage.text import name_text
 
 _LAYOUT = "expected FOLDER/train/CLASS/*.png and FOLDER/test/CLASS/*.png, or FOLDER/CLASS/*.png"
 

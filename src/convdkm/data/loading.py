@@ -18,7 +18,7 @@ from convdkm.data.registry import (
     nearest,
 )
 from convdkm.errors import InvalidInputError
-from convdkm.text import named_path
+from convdkm.storage.text import named_path
 
 if TYPE_CHECKING:
     from convdkm.data.dataset import Dataset

@@ -15,8 +15,8 @@ from convdkm.data.arrays import from_arrays
 from convdkm.data.dataset import Dataset
 from convdkm.data.pixels import require_memory
 from convdkm.errors import InvalidInputError
-from convdkm.files import require_regular
-from convdkm.text import name_text
+from convdkm.storage.files import require_regular
+from convdkm.storage.text import name_text
 
 _STYLES = (
     ("train_images", "train_labels", "test_images", "test_labels"),

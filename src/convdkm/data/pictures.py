@@ -27,7 +27,7 @@ from convdkm.data.pixels import (
     with_channels,
 )
 from convdkm.errors import InvalidInputError
-from convdkm.files import require_regular
+from convdkm.storage.files import require_regular
 
 SUFFIXES = frozenset(
     {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm"}

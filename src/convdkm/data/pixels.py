@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from convdkm.checks import check_positive
 from convdkm.data.dataset import shape_text
 from convdkm.errors import InvalidInputError
-from convdkm.memory import available_memory
+from convdkm.runtime.memory import available_memory
 
 _LUMA = (0.299, 0.587, 0.114)
 

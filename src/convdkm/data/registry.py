@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from convdkm.errors import InvalidInputError
-from convdkm.text import named_path
+from convdkm.storage.text import named_path
 
 Format = Literal["embedded", "idx", "cifar"]
 

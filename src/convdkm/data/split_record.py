@@ -22,7 +22,7 @@ from torch import Tensor
 from convdkm.data.dataset import Dataset, Part
 from convdkm.data.labels import some_of
 from convdkm.errors import InvalidInputError
-from convdkm.files import write_text
+from convdkm.storage.files import write_text
 
 FORMAT = 1
 PARTS = {"train": "training", "validation": "validation", "test": "test"}

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from convdkm.compilable import compilable
 from convdkm.layers.base import Layer, Plan
 from convdkm.layers.compose import Sequential, Skip
 from convdkm.layers.gram_layer import GramLayer
-from convdkm.maps import channels_last
+from convdkm.layers.samples import cast_samples
 from convdkm.model import DeepKernelMachine, in_mode
-from convdkm.samples import cast_samples
+from convdkm.runtime.compilable import compilable
+from convdkm.runtime.maps import channels_last
 
 Blocks = tuple[Tensor, Tensor]
 Visit = Callable[["Leaf", Blocks, Blocks], None]

@@ -23,11 +23,11 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from convdkm.elementwise.compiled import reason_of
-from convdkm.elementwise.for_rows import compiled_for_rows
 from convdkm.kernels.blocks import Partials, Side
 from convdkm.layers.window import Window
-from convdkm.maps import as_rows, from_rows, pieces, product_dtype, without_autocast
+from convdkm.runtime.compiled import reason_of
+from convdkm.runtime.for_rows import compiled_for_rows
+from convdkm.runtime.maps import as_rows, from_rows, pieces, product_dtype, without_autocast
 
 if TYPE_CHECKING:
     from convdkm.kernels.base import Kernel

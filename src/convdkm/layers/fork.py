@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from convdkm.maps import channels_last
+from convdkm.runtime.maps import channels_last
 
 
 def every(values: Tensor, strides: Sequence[int]) -> Tensor:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from convdkm.checks import check_choice, check_positive, check_positive_number
 from convdkm.choices import Parameterisation
-from convdkm.elementwise import engine
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import IdentityPlan, Layer, LayerKL, Plan, require_inducing
@@ -18,6 +17,7 @@ from convdkm.layers.inducing import learned_gram
 from convdkm.layers.norm import Centre, CentrePlan, NormPlan, inducing_mean
 from convdkm.layers.predicted import Number, predicted
 from convdkm.numerics import cholesky, left_multiply, mix
+from convdkm.runtime.elementwise import engine
 
 
 class GramPlan(Plan):

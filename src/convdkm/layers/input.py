@@ -14,10 +14,10 @@ from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype
 from convdkm.layers.conv import POOL_FACTOR, window_variance
+from convdkm.layers.samples import SampleShape, check_samples
 from convdkm.layers.window import Padding, Size, Window
-from convdkm.maps import mean_squares
 from convdkm.numerics import inverse_root, pivoted_cholesky_order
-from convdkm.samples import SampleShape, check_samples
+from convdkm.runtime.maps import mean_squares
 
 
 class Input(nn.Module):

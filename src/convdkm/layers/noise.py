@@ -7,7 +7,7 @@ from torch import Tensor
 from convdkm.errors import InvalidInputError
 from convdkm.layers.base import Layer, Plan
 from convdkm.layers.inducing import noisy
-from convdkm.scalars import affine
+from convdkm.layers.scalars import affine
 
 
 class NoisePlan(Plan):

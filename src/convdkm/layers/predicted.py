@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from convdkm.elementwise import PIECEWISE, Engine
 from convdkm.gram import INDUCING_DTYPE
+from convdkm.layers.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
 from convdkm.layers.synchronise import mean_and_pull_back
-from convdkm.maps import as_rows, from_rows, product, summed_products
 from convdkm.numerics import safe_divide
-from convdkm.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
+from convdkm.runtime.elementwise import PIECEWISE, Engine
+from convdkm.runtime.maps import as_rows, from_rows, product, summed_products
 
 
 class Number(NamedTuple):

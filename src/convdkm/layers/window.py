@@ -14,8 +14,8 @@ from torch.nn import functional as F
 
 from convdkm.errors import GramError, InvalidInputError
 from convdkm.layers.fork import every
-from convdkm.maps import without_autocast
 from convdkm.numerics import mix
+from convdkm.runtime.maps import without_autocast
 
 Size = int | Sequence[int]
 Padding = int | Sequence[int] | str

@@ -9,7 +9,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 from convdkm.insight.look import short_names
-from convdkm.metric_names import METRIC_NAMES
 from convdkm.report.charts import Series, line_chart
 from convdkm.report.curves import PARTS, epoch_curves, layer_curves, objective_curves
 from convdkm.report.findings import Findings
@@ -21,6 +20,7 @@ from convdkm.report.rows import Marks, dot_rows
 from convdkm.report.run_page import describe, plain
 from convdkm.report.scale import percent, short
 from convdkm.report.shown_predictions import figure_text
+from convdkm.training.metric_names import METRIC_NAMES
 from convdkm.training.view import format_duration
 
 LARGE_IS_GOOD = ("accuracy", "log_likelihood")

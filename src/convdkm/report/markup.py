@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from convdkm.text import legible
+from convdkm.storage.text import legible
 
 VOID = frozenset({"br", "img", "meta", "link"})
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from convdkm.experiments.planning import counted
-from convdkm.experiments.rendering.numbers import MISSING
+from convdkm.lab.studies.comparison.figures import Curve, curves
+from convdkm.lab.studies.comparison.rendering import LEGEND, cells, head, sentence
+from convdkm.lab.studies.comparison.results import Comparison, SizeTable
+from convdkm.lab.studies.planning import counted
+from convdkm.lab.studies.rendering.numbers import MISSING
 from convdkm.report.charts import (
     BOTTOM,
     HEIGHT,
@@ -27,9 +30,6 @@ from convdkm.report.markup import Markup, element
 from convdkm.report.page import Section, columns, page, table
 from convdkm.report.rows import Marks, dot_rows
 from convdkm.report.scale import axis_for, percent, short
-from convdkm.rivals.comparison.figures import Curve, curves
-from convdkm.rivals.comparison.rendering import LEGEND, cells, head, sentence
-from convdkm.rivals.comparison.results import Comparison, SizeTable
 from convdkm.training.view import format_duration
 
 
@@ -228,8 +228,8 @@ def _said(comparison: Comparison) -> Section | None:
 
 def write_methods_page(path: Path, output: Path, *, force: bool = False) -> Path:
     """Write the page of the comparison in the folder ``path``; returns the file."""
-    from convdkm.files import write_text
     from convdkm.report.write import require_free
+    from convdkm.storage.files import write_text
 
     require_free(output, force=force)
     write_text(output, methods_page(Comparison(path)))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from convdkm.config import RunConfig
-from convdkm.files import read_mapping
+from convdkm.storage.files import read_mapping
 from convdkm.training.folder import CONFIG, ENVIRONMENT, METRICS, read_config
 from convdkm.training.run import Run
 from convdkm.training.sinks import read_csv, read_layers

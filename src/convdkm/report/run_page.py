@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from convdkm.metric_names import METRIC_NAMES
 from convdkm.report.brief import brief
 from convdkm.report.charts import line_chart
 from convdkm.report.curves import (
@@ -28,6 +27,7 @@ from convdkm.report.shown_predictions import (
     images_section,
     metrics_rows,
 )
+from convdkm.training.metric_names import METRIC_NAMES
 from convdkm.training.view import format_duration
 
 

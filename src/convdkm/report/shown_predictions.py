@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from convdkm.metric_names import METRIC_NAMES
 from convdkm.report.charts import figure
 from convdkm.report.heat import heat_map, reliability_diagram
 from convdkm.report.markup import Markup, element, together
@@ -12,6 +11,7 @@ from convdkm.report.outcome import Outcome
 from convdkm.report.page import Section, columns, table
 from convdkm.report.pictures import VIRIDIS, image_picture, matrix_picture
 from convdkm.report.scale import percent
+from convdkm.training.metric_names import METRIC_NAMES
 
 MOST_NAMED = 20
 """Classes up to which the confusion matrix has names and numbers."""

@@ -8,13 +8,13 @@ from pathlib import Path
 from convdkm.data import Dataset
 from convdkm.data.checksums import digest_of_file
 from convdkm.errors import InvalidInputError
-from convdkm.files import require_regular, write_text
+from convdkm.lab.studies.comparison.folder import ComparisonFolder
 from convdkm.report.compare_page import compare_page
 from convdkm.report.findings import Load, Tell, examine, gather, no_images, of_settings
 from convdkm.report.page import GENERATOR
 from convdkm.report.record import runs_in
 from convdkm.report.run_page import run_page
-from convdkm.rivals.comparison.folder import ComparisonFolder
+from convdkm.storage.files import require_regular, write_text
 from convdkm.training.checkpoint import Which
 from convdkm.training.folder import SPLIT
 from convdkm.training.run import Run

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from convdkm.checks import wrong_kinds
 from convdkm.errors import ConvDKMError
-from convdkm.tensor_file import TensorFormat
+from convdkm.storage.tensor_file import TensorFormat
 
 Which = Literal["last", "previous", "best"]
 
@@ -119,7 +119,7 @@ class Checkpoint:
 def write_checkpoint(
     path: Path, checkpoint: Checkpoint, before: Callable[[], None] | None = None
 ) -> None:
-    """Write atomically; ``before`` is that of :func:`convdkm.files.replacing`."""
+    """Write atomically; ``before`` is that of :func:`convdkm.storage.files.replacing`."""
     FILES.write(path, checkpoint.tensors, checkpoint.description, before)
 
 

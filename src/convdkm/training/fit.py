@@ -14,10 +14,10 @@ from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.data.whitening import make_whitening
 from convdkm.errors import InvalidInputError
-from convdkm.files import write_json, write_text
 from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset
-from convdkm.text import in_shell
+from convdkm.storage.files import write_json, write_text
+from convdkm.storage.text import in_shell
 from convdkm.training.batches import Batches, seed_of
 from convdkm.training.build import build_model, settled, tune
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Progress

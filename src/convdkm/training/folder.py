@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from convdkm.config import RunConfig
 from convdkm.errors import ConvDKMError, InvalidInputError
-from convdkm.files import holder, locked, write_json, write_text
+from convdkm.storage.files import holder, locked, write_json, write_text
+from convdkm.storage.yaml_file import read_yaml
 from convdkm.training.checkpoint import CheckpointStore
 from convdkm.training.environment import environment
 from convdkm.training.unwritten import saying_what_is_saved
-from convdkm.yaml_file import read_yaml
 
 if TYPE_CHECKING:
     from convdkm.training.sources import RunImages

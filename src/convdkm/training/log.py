@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timezone
 from pathlib import Path
 
-from convdkm.text import one_line
+from convdkm.storage.text import one_line
 from convdkm.training.sinks import Level, RunInfo, Sink
 
 

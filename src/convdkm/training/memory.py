@@ -20,9 +20,9 @@ from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.errors import ConvDKMError, InvalidInputError
 from convdkm.kernels import pointwise
-from convdkm.maps import smaller_pieces
-from convdkm.memory import available_memory, peak_memory
 from convdkm.model import DeepKernelMachine
+from convdkm.runtime.maps import smaller_pieces
+from convdkm.runtime.memory import available_memory, peak_memory
 from convdkm.training.passes import Passes
 from convdkm.training.world import World
 
@@ -33,7 +33,7 @@ ENOUGH = 0.9
 PROBE_PLACES = 64 * 64
 """Pixels that the smaller of two measurements has about; images that have more are made smaller."""
 PIECE = 1 << 11
-"""Numbers in a piece of a map there; see :func:`convdkm.maps.smaller_pieces`."""
+"""Numbers in a piece of a map there; see :func:`convdkm.runtime.maps.smaller_pieces`."""
 IN_WORK = 10
 """Pieces of their real size that a kernel's gradient has at once."""
 FEWEST, MOST = 2, 8

@@ -26,8 +26,8 @@ from convdkm.errors import NumericalError
 from convdkm.layers.norm import RunningStatistics
 from convdkm.layers.synchronise import Share, working_on
 from convdkm.model import DeepKernelMachine, ModelPlan, Objective
-from convdkm.recording.gradients import RecordedGradients
 from convdkm.training.batches import seed_of
+from convdkm.training.gradients import RecordedGradients
 from convdkm.training.world import World, parts
 
 

@@ -16,12 +16,12 @@ from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.data.whitening import Whitening, make_whitening
 from convdkm.errors import InvalidInputError
-from convdkm.files import read_json
-from convdkm.folded.fold_whitening import folded_whitening
-from convdkm.folded.predictor import Predictor
 from convdkm.insight.instruments import Reading, readings
 from convdkm.model import DeepKernelMachine
+from convdkm.predicting.fold_whitening import folded_whitening
+from convdkm.predicting.predictor import Predictor
 from convdkm.prediction import ClassPrediction
+from convdkm.storage.files import read_json
 from convdkm.training.batches import chosen_once, seed_of
 from convdkm.training.build import build_model
 from convdkm.training.checkpoint import (

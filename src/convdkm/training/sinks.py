@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 
 from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError
-from convdkm.files import writing
-from convdkm.text import in_markdown, writable
+from convdkm.storage.files import writing
+from convdkm.storage.text import in_markdown, writable
 from convdkm.training.tables import Table, read_table
 
 if TYPE_CHECKING:

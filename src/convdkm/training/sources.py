@@ -16,7 +16,7 @@ from convdkm.data.dataset import Part
 from convdkm.data.registry import is_known, known_set
 from convdkm.data.split_record import PARTS, SplitRecord, renumbered
 from convdkm.errors import InvalidInputError
-from convdkm.text import named_path
+from convdkm.storage.text import named_path
 from convdkm.training.folder import SPLIT
 
 Tell = Callable[[str], None]

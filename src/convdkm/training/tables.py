@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TextIO
 
 from convdkm.errors import InvalidInputError
-from convdkm.files import replacing, require_regular, writing
-from convdkm.text import csv_line
+from convdkm.storage.files import replacing, require_regular, writing
+from convdkm.storage.text import csv_line
 
 
 class Table:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from convdkm.errors import CannotWriteError
-from convdkm.files import NO_ROOM
+from convdkm.storage.files import NO_ROOM
 from convdkm.training.checkpoint import CheckpointError, CheckpointStore
 
 

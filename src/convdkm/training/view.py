@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from convdkm.text import legible
+from convdkm.storage.text import legible
 from convdkm.training.sinks import EpochRecord, Level, RunInfo, Sink, StepRecord
 from convdkm.training.time_left import Clock, TimeLeft
 

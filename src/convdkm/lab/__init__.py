@@ -1,0 +1,1 @@
+"""What only researchers need: baselines, studies (sweeps and comparisons), and the bench."""

@@ -1,0 +1,257 @@
+"""Convolutional kernel networks (Mairal et al. 2014; Mairal 2016), unsupervised and supervised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from convdkm.checks import check_positive
+from convdkm.config import RunConfig
+from convdkm.errors import InvalidInputError, NotInitialisedError
+from convdkm.lab.baselines.base import Rival, check_training_set
+from convdkm.lab.baselines.ckn_classifier import Linear, Stop, logistic_regression
+from convdkm.lab.baselines.ckn_kmeans import spherical_kmeans
+from convdkm.lab.baselines.ckn_layer import CKNLayer, patches
+from convdkm.lab.baselines.descent import Budget, descend
+from convdkm.lab.baselines.shapes import check_like
+from convdkm.runtime.memory import available_memory
+from convdkm.training.batches import Batches, generator_of, seed_of
+
+Shape = tuple[int, int, int]
+TWO_LAYERS: tuple[Shape, ...] = ((64, 3, 2), (256, 3, 4))
+THREE_LAYERS: tuple[Shape, ...] = ((64, 3, 2), (128, 3, 2), (256, 3, 2))
+AT_ONCE = 256
+"""Images that are worked on at a time, where nothing is learned by gradients."""
+START = 0.3
+"""Share of the time that a supervised network's start may take."""
+COPIES = 6
+"""Copies of the features, in double precision, that logistic regression holds at most."""
+
+
+class UnsupervisedCKN(Rival):
+    """Anchors by spherical k-means of the patches below, layer by layer; then a linear classifier.
+
+    The classifier is multinomial logistic regression on the last maps, every pixel of them, its
+    strength of regularisation chosen on held-out images.
+
+    Args:
+        layers: filters, side of the patches and subsampling of each; see :class:`CKNLayer`.
+        alpha, epsilon: of every layer.
+        patches: how many patches k-means looks at, at most.
+        seed: of all that is random.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Shape] = TWO_LAYERS,
+        *,
+        alpha: float = 4.0,
+        epsilon: float = 1e-3,
+        patches: int = 50_000,
+        seed: int = 0,
+    ) -> None:
+        if not layers or any(len(shape) != 3 for shape in layers):
+            raise InvalidInputError(
+                "layers must be triples of filters, side of patches and subsampling, at least one;"
+                f" got {layers!r}"
+            )
+        check_positive(patches=patches)
+        self.layers = tuple(layers)
+        self.alpha, self.epsilon = alpha, epsilon
+        self.patches, self.seed = patches, seed
+        self._new_network(1)  # a wrong option is told of now
+        self.network: nn.Sequential | None = None
+        self.classifier: Linear | None = None
+        self._shape: tuple[int, ...] = ()
+
+    def fit(self, images: Tensor, labels: Tensor) -> UnsupervisedCKN:
+        classes = check_training_set(images, labels)
+        budget = Budget(self.minutes)
+        self._fit_unsupervised(images.float(), labels.long(), classes, budget.over)
+        self.cut_short = budget.over()
+        return self
+
+    def features(self, images: Tensor) -> Tensor:
+        """The last maps of every image as a vector, ``(N, features)``."""
+        network, _ = self._fitted()
+        check_like(images, self._shape)
+        return _mapped(network, images.float()).flatten(1)
+
+    def scores(self, images: Tensor) -> Tensor:
+        """Log-probabilities."""
+        _, classifier = self._fitted()
+        logits = classifier(self.features(images).double())
+        return torch.log_softmax(logits, 1)
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        return self.scores(images).exp()
+
+    @property
+    def parameters(self) -> int:
+        network, classifier = self._fitted()
+        anchors = sum(p.numel() for p in network.parameters())
+        return anchors + classifier.weight.numel() + classifier.bias.numel()
+
+    def foresee(self, images: Tensor, labels: Tensor) -> None:
+        check_training_set(images, labels)
+        side = list(images.shape[2:])
+        for _, _, step in self.layers:
+            side = [-(-length // step) for length in side]
+        width = self.layers[-1][0] * side[0] * side[1]
+        needed, there = COPIES * 8 * len(images) * width, available_memory()
+        if there is not None and needed > there:
+            fits = there // (COPIES * 8 * width)
+            raise InvalidInputError(
+                f"{len(images)} images of {width} features take about {needed / 1e9:.1f} GB, and"
+                f" there are {there / 1e9:.1f} GB; use {fits} images, fewer filters or more"
+                " subsampling"
+            )
+
+    def _new_network(self, channels: int) -> nn.Sequential:
+        built = []
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(self.seed, 6))
+            for filters, size, subsampling in self.layers:
+                layer = CKNLayer(
+                    channels, filters, size, subsampling, alpha=self.alpha, epsilon=self.epsilon
+                )
+                built.append(layer)
+                channels = filters
+        return nn.Sequential(*built)
+
+    def _fit_unsupervised(self, images: Tensor, labels: Tensor, classes: int, stop: Stop) -> None:
+        """Anchors, then the classifier; ``stop`` says when to make do with what there is."""
+        network = self._new_network(images.shape[1]).to(images.device)
+        for index in range(len(network)):
+            layer = network[index]
+            assert isinstance(layer, CKNLayer)
+            generator = generator_of(self.seed, 7, index)
+            vectors = _drawn(network[:index], layer.size, images, self.patches, generator)
+            anchors, curve = spherical_kmeans(vectors, layer.filters, generator, stop=stop)
+            layer.set_anchors(anchors)
+            self.tell(
+                f"layer {index + 1} of {len(network)}: {layer.filters} anchors, mean cosine"
+                f" {curve[-1]:.3f} after {len(curve) - 1} iterations"
+            )
+        features = _mapped(network, images).flatten(1)
+        self.network, self._shape = network, tuple(images.shape[1:])
+        self.classifier = logistic_regression(features, labels, classes, seed=self.seed, stop=stop)
+        self.tell(f"classifier of {features.shape[1]} features: λ = {self.classifier.strength:g}")
+
+    def _fitted(self) -> tuple[nn.Sequential, Linear]:
+        if self.network is None or self.classifier is None:
+            raise NotInitialisedError(f"{type(self).__name__} has to be fitted first: call fit")
+        return self.network, self.classifier
+
+
+class SupervisedCKN(UnsupervisedCKN):
+    """All anchors and the classifier learned together by Adam, from the unsupervised network on.
+
+    The loss is that of the classifier, with its λ; after every step the anchors are brought back to
+    the sphere.
+
+    Args:
+        layers: as there, like the rest.
+        epochs, batch_size, learning_rate, schedule: of Adam.
+        crop, flip: margin of random crops, and whether to mirror at random.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Shape] = THREE_LAYERS,
+        *,
+        alpha: float = 4.0,
+        epsilon: float = 1e-3,
+        patches: int = 50_000,
+        seed: int = 0,
+        epochs: int = 30,
+        batch_size: int = 128,
+        learning_rate: float = 0.003,
+        schedule: str = "one-cycle",
+        crop: int = 0,
+        flip: bool = False,
+    ) -> None:
+        super().__init__(layers, alpha=alpha, epsilon=epsilon, patches=patches, seed=seed)
+        self.config = RunConfig.of(
+            {
+                "epochs": epochs,
+                "batch_size": batch_size,
+                "learning_rate": learning_rate,
+                "schedule": schedule,
+                "crop": crop,
+                "flip": flip,
+                "seed": seed,
+            }
+        )
+        self.curve: list[float] = []
+
+    def fit(self, images: Tensor, labels: Tensor) -> SupervisedCKN:
+        classes = check_training_set(images, labels)
+        budget = Budget(self.minutes)
+        images, labels = images.float(), labels.long()
+        self._fit_unsupervised(images, labels, classes, lambda: budget.share > START)
+        network, start = self._fitted()
+        weight, bias = (nn.Parameter(value.to(images)) for value in (start.weight, start.bias))
+        classifier = replace(
+            start,
+            weight=weight,
+            bias=bias,
+            mean=start.mean.to(images),
+            scale=start.scale.to(images),
+        )
+        data, training = self.config.data, self.config.training
+        batches = Batches(
+            images,
+            labels,
+            min(training.batch_size, len(images)),
+            crop=data.crop,
+            flip=data.flip,
+            seed=self.seed,
+        )
+
+        def loss(inputs: Tensor, targets: Tensor) -> Tensor:
+            return classifier.loss(network(inputs).flatten(1), targets)
+
+        def project() -> None:
+            for layer in network:
+                assert isinstance(layer, CKNLayer)
+                layer.project()
+
+        self.curve = descend(
+            [*network.parameters(), weight, bias],
+            batches,
+            training,
+            loss,
+            budget=budget,
+            tell=self.tell,
+            after=project,
+        )
+        self.cut_short = budget.over()
+        self.classifier = replace(classifier, weight=weight.detach(), bias=bias.detach())
+        return self
+
+
+@torch.no_grad()
+def _mapped(network: nn.Module, images: Tensor) -> Tensor:
+    """Maps of all images, some at a time."""
+    return torch.cat([network(part) for part in images.split(AT_ONCE)])
+
+
+@torch.no_grad()
+def _drawn(
+    below: nn.Module, size: int, images: Tensor, count: int, generator: torch.Generator
+) -> Tensor:
+    """About ``count`` patches ``(n, C·size²)`` of maps, as many from every image, at random."""
+    order = torch.randperm(len(images), generator=generator)[:count]
+    each = -(-count // len(order))
+    found = []
+    for chosen in order.split(AT_ONCE):
+        vectors = patches(below(images[chosen.to(images.device)]), size)
+        places = torch.rand(len(chosen), vectors.shape[2], generator=generator)
+        picked = places.argsort(1)[:, :each].to(vectors.device)
+        index = picked.unsqueeze(1).expand(-1, vectors.shape[1], -1)
+        found.append(vectors.gather(2, index).mT.flatten(0, 1))
+    return torch.cat(found)

@@ -1,0 +1,150 @@
+"""The convolutional network that a user would pick instead: same shape, same recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from convdkm.config import ModelConfig
+from convdkm.errors import InvalidInputError, NotInitialisedError
+from convdkm.lab.baselines.base import Rival, check_training_set
+from convdkm.lab.baselines.descent import Budget, descend
+from convdkm.lab.baselines.machine import recipe_of
+from convdkm.lab.baselines.shapes import check_like
+from convdkm.lab.bench.cnn import ResNet
+from convdkm.training.batches import Batches, seed_of
+from convdkm.training.world import find_device
+
+LEARNING_RATE = 0.01
+"""The paper's; that of the preset ``quick`` is for weights relative to a kernel."""
+
+
+class CNN(Rival):
+    """A residual network with as many channels as the machine has inducing points.
+
+    Blocks, strides, epochs, batch size, Adam's betas, the schedule, crops and flips are those of
+    the machine of the same preset. Batch normalisation takes the place of the machine's, and where
+    the recipe makes the machine's running statistics exact, so it does the network's.
+
+    Args:
+        preset: name of the settings.
+        dataset: name of the data set, for presets that have settings of its own.
+        learning_rate: at its peak.
+        options: any option of :class:`~convdkm.config.RunConfig` that says something of the shape
+            or the recipe; the others change nothing.
+    """
+
+    def __init__(
+        self,
+        preset: str = "quick",
+        dataset: str = "images",
+        *,
+        learning_rate: float = LEARNING_RATE,
+        **options: Any,
+    ) -> None:
+        options["learning_rate"] = learning_rate
+        self.config = recipe_of(preset, dataset, options)
+        if self.config.model.kernel_size != 3:
+            raise InvalidInputError(
+                f"the network's convolutions are 3×3, got kernel_size"
+                f" {self.config.model.kernel_size}; leave it at 3"
+            )
+        self.network: nn.Module | None = None
+        self._shape: tuple[int, ...] = ()
+        self.curve: list[float] = []
+
+    def fit(self, images: Tensor, labels: Tensor) -> CNN:
+        classes = check_training_set(images, labels)
+        budget = Budget(self.minutes)
+        data, training = self.config.data, self.config.training
+        device = find_device(training.device)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(training.seed, 6))
+            network = build(self.config.model, images.shape[1], classes).to(device)
+        batches = Batches(
+            images.to(device, torch.float32),
+            labels.long().to(device),
+            min(training.batch_size, len(images)),
+            crop=data.crop,
+            flip=data.flip,
+            augment="after-whitening",
+            seed=training.seed,
+        )
+
+        def loss(inputs: Tensor, targets: Tensor) -> Tensor:
+            # One image at 1×1 has no variance to normalise by: such a rest of an epoch is paired.
+            if len(inputs) == 1:
+                inputs, targets = torch.cat([inputs, inputs]), torch.cat([targets, targets])
+            return F.cross_entropy(network(inputs), targets)
+
+        network.train()
+        self.curve = descend(
+            network.parameters(), batches, training, loss, budget=budget, tell=self.tell
+        )
+        self.cut_short = budget.over()
+        if training.calibrate:
+            calibrate(network, batches.clean(training.calibrate))
+        self.network, self._shape = network.eval(), tuple(images.shape[1:])
+        return self
+
+    @torch.no_grad()
+    def scores(self, images: Tensor) -> Tensor:
+        """Log-probabilities."""
+        network = self._fitted()
+        check_like(images, self._shape)
+        device = next(network.parameters()).device
+        parts = images.split(self.config.training.evaluation_batch)
+        logits = torch.cat([network(part.to(device, torch.float32)) for part in parts])
+        return torch.log_softmax(logits.double(), 1).to(images.device)
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        return self.scores(images).exp()
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self._fitted().parameters())
+
+    def _fitted(self) -> nn.Module:
+        if self.network is None:
+            raise NotInitialisedError("CNN has to be fitted first: call fit")
+        return self.network
+
+
+@torch.no_grad()
+def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
+    """Make the statistics of batch normalisation the averages over some batches.
+
+    The running ones lag behind the weights, and after few steps are still near where they began.
+    """
+    norms = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
+    before = [layer.momentum for layer in norms]
+    for layer in norms:
+        layer.reset_running_stats()
+        layer.momentum = None  # an average in which all batches weigh the same
+    network.train()
+    for images in batches:
+        network(torch.cat([images, images]) if len(images) == 1 else images)
+    for layer, momentum in zip(norms, before, strict=True):
+        layer.momentum = momentum
+
+
+def build(config: ModelConfig, in_channels: int, num_classes: int) -> ResNet:
+    """The network of the shape of the machine that ``config`` describes."""
+    stages = len(config.inducing)
+    strides = (1, *(2,) * (stages - 1)) if config.strides is None else config.strides
+    strides = strides * stages if len(strides) == 1 else strides
+    blocks = config.blocks * stages if len(config.blocks) == 1 else config.blocks
+    if not stages == len(strides) == len(blocks):
+        raise InvalidInputError(
+            f"there are {stages} stages, by the numbers of inducing points, but {len(blocks)}"
+            f" blocks and {len(strides)} strides: give one number for each stage, or one for all"
+        )
+    network = ResNet(in_channels, num_classes, config.inducing, blocks, strides)
+    convolution = network.input[0]
+    assert isinstance(convolution, nn.Conv2d)
+    convolution.stride = (config.input_stride, config.input_stride)
+    return network

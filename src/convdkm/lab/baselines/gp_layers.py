@@ -1,0 +1,331 @@
+r"""Convolutional Gaussian processes with inducing patches, on GPyTorch.
+
+A function g of patches has a Gaussian process prior with kernel k. A *top* sums its responses over
+the P patches of an image (van der Wilk et al., 2017),
+
+.. math:: f(x) = \frac1P \sum_p w_p\, g(x^{[p]}), \qquad
+          k_f(x, x') = \frac1{P^2} \sum_{p, p'} w_p w_{p'}\, k(x^{[p]}, x'^{[p']}),
+
+a *hidden* layer keeps them as the pixels of a new image (Blomqvist et al., 2018). The kernel k may
+also compare where patches are (Dutordoir et al., 2020). In all of them the
+inducing variables are values of g at inducing patches Z, so that no pair of images is looked at:
+
+.. math:: k_{fu}(x, z) = \frac1P \sum_p w_p\, k(x^{[p]}, z), \qquad K_{uu} = k(Z, Z).
+
+With :math:`K_{uu} = L L^⊤`, :math:`q(L^{-1}u) = N(m, S)` and :math:`a(x) = L^{-1} k_{uf}(x)`,
+
+.. math:: q(f(x)) = N\big(a^⊤m,\; k_f(x, x) - a^⊤a + a^⊤ S a\big).
+
+This module needs GPyTorch, the extra ``convdkm[gp]``; :mod:`convdkm.lab.baselines.gp` imports it
+when it is used.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Categorical, kl_divergence
+from torch.nn import functional as F
+
+from convdkm import numerics
+from convdkm.errors import InvalidInputError
+
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", ".*torch.jit.script. is deprecated", DeprecationWarning)
+    import gpytorch
+    from gpytorch.distributions import MultivariateNormal
+    from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
+    from gpytorch.variational import CholeskyVariationalDistribution
+    from linear_operator.operators import (  # type: ignore[import-untyped,unused-ignore]
+        DiagLinearOperator,
+    )
+
+JITTER = {torch.float32: 1e-4, torch.float64: 1e-8}
+"""Noise of the inducing variables, relative to their variance: their value is g's with as much."""
+HIDDEN_SPREAD, TOP_SPREAD = 0.1, 0.3
+"""Standard deviations that whitened inducing variables start with."""
+TOP_VARIANCE = 10.0
+"""Prior variance that the functions of images start with, about."""
+HIDDEN_VARIANCE = 0.1
+"""Prior variance that hidden layers start with; their mean function has variance one."""
+
+
+def patches(maps: Tensor, size: int, stride: int) -> Tensor:
+    """Patches inside maps ``(N, C, H, W)``, as ``(N, P, C·size²)``."""
+    return F.unfold(maps, size, stride=stride).mT
+
+
+def located_patches(maps: Tensor, size: int, stride: int) -> Tensor:
+    """The same with the row and column of each at the end, in pixels: ``(N, P, C·size² + 2)``."""
+    rows, columns = (
+        stride * torch.arange(places(side, size, stride)).to(maps) for side in maps.shape[2:]
+    )
+    where = torch.cartesian_prod(rows, columns).expand(len(maps), -1, -1)
+    return torch.cat([patches(maps, size, stride), where], 2)
+
+
+def places(side: int, size: int, stride: int) -> int:
+    """How many patches there are along one side."""
+    return (side - size) // stride + 1
+
+
+class ConvolutionalKernel(Kernel):
+    """The kernel of f, of images as vectors; learns the weights w and the kernel of patches.
+
+    Args:
+        base: the kernel k of patches.
+        image_shape: channels, height and width.
+        size, stride: of the patches.
+        located: whether patches, those of ``base`` too, end with where they are.
+    """
+
+    def __init__(
+        self,
+        base: Kernel,
+        image_shape: Sequence[int],
+        size: int,
+        stride: int = 1,
+        *,
+        located: bool = False,
+    ) -> None:
+        super().__init__()
+        self.base, self.image_shape, self.located = base, tuple(image_shape), located
+        self.side, self.stride = size, stride  # GPyTorch has a meaning of its own for ``size``
+        _, height, width = self.image_shape
+        if size > min(height, width):
+            raise InvalidInputError(
+                f"patches of {size}×{size} do not fit into images of {height}×{width}; use a"
+                " smaller patch"
+            )
+        count = places(height, size, stride) * places(width, size, stride)
+        self.weights = nn.Parameter(torch.ones(count))
+
+    def patches(self, vectors: Tensor) -> Tensor:
+        """Of images as vectors ``(N, C·H·W)``: ``(N, P, C·size²)``, and 2 more if located."""
+        taken = located_patches if self.located else patches
+        return taken(vectors.unflatten(-1, self.image_shape), self.side, self.stride)
+
+    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
+        """k_f of every pair of images, or of pairs at the same place."""
+        left, right = self.patches(x1), self.patches(x2)
+        weights = self.weights / len(self.weights)
+        if diag:
+            pairs = self.base(left, right).to_dense()
+            return torch.einsum("npq,p,q->n", pairs, weights, weights)
+        pairs = self.base(left.flatten(0, 1), right.flatten(0, 1)).to_dense()
+        pairs = pairs.unflatten(1, right.shape[:2]).unflatten(0, left.shape[:2])
+        return torch.einsum("npmq,p,q->nm", pairs, weights, weights)
+
+    def across(self, inducing: Tensor, vectors: Tensor) -> Tensor:
+        """k_uf of inducing patches ``(M, C·size²)`` and images: ``(M, N)``."""
+        found = self.patches(vectors)
+        pairs = self.base(inducing, found.flatten(0, 1)).to_dense()
+        return pairs.unflatten(1, found.shape[:2]) @ (self.weights / len(self.weights))
+
+
+class Inducing(nn.Module):
+    r"""Inducing patches, and q of as many functions that share them and their kernel.
+
+    S may have two diagonal blocks instead of one. Since L is triangular, the second is then about
+    the part of g that the first patches leave open: these are the orthogonal inducing points of Shi
+    et al. (2020), which cost less than a full S of the same size.
+
+    Args:
+        start: the patches to begin with, ``(M, C·size²)``.
+        outputs: number of functions.
+        orthogonal: how many of the M are in the second block.
+    """
+
+    def __init__(self, start: Tensor, outputs: int, orthogonal: int = 0) -> None:
+        super().__init__()
+        self.patches = nn.Parameter(start.clone())
+        sizes = [len(start) - orthogonal] + [orthogonal] * (orthogonal > 0)
+        batch = torch.Size([outputs])
+        self._blocks = nn.ModuleList(CholeskyVariationalDistribution(m, batch) for m in sizes)
+
+    @property
+    def blocks(self) -> list[Any]:
+        """q of every block, as GPyTorch has it."""
+        return list(self._blocks)
+
+    @property
+    def unused(self) -> int:
+        """Numbers above the diagonals of factors of S, which do nothing."""
+        shapes = [block.chol_variational_covar.shape for block in self.blocks]
+        return sum(outputs * size * (size - 1) // 2 for outputs, size, _ in shapes)
+
+    @torch.no_grad()
+    def spread(self, deviation: float) -> None:
+        """Set S to a multiple of the identity."""
+        for block in self.blocks:
+            block.chol_variational_covar.mul_(deviation)
+
+    def kl(self) -> Tensor:
+        """KL divergence of q from the prior, summed over the functions."""
+        total = self.patches.new_zeros(())
+        for block in self.blocks:
+            q = block()
+            one = torch.ones_like(q.mean)
+            prior = MultivariateNormal(torch.zeros_like(q.mean), DiagLinearOperator(one))
+            total = total + kl_divergence(q, prior).sum()
+        return total
+
+    def whitener(self, base: Kernel) -> Tensor:
+        """L⁻¹, found in double precision."""
+        inducing = self.patches.double()
+        matrix = base(inducing, inducing).to_dense()
+        noise = JITTER[self.patches.dtype] * matrix.diagonal().mean()
+        noisy = matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        return numerics.factorised(noisy, "the kernel of the inducing patches")[1]
+
+    def marginals(self, base: Kernel, across: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance ``(outputs, n)``, from k_uf ``(M, n)`` and the variances ``(n,)``."""
+        a = self.whitener(base).to(across.dtype) @ across
+        mean, variance = torch.zeros_like(own), own - a.square().sum(0)
+        sizes = [block.variational_mean.shape[1] for block in self.blocks]
+        for block, part in zip(self.blocks, a.split(sizes), strict=True):
+            mean = mean + block.variational_mean @ part
+            spread = block.chol_variational_covar.tril().mT @ part
+            variance = variance + spread.square().sum(1)
+        return mean, variance.clamp(min=gpytorch.settings.min_variance.value(variance.dtype))
+
+
+class Top(nn.Module):
+    """Functions of images, as sums over patches."""
+
+    def __init__(self, kernel: ConvolutionalKernel, inducing: Inducing) -> None:
+        super().__init__()
+        self.kernel, self.inducing = kernel, inducing
+
+    def forward(self, maps: Tensor) -> MultivariateNormal:
+        """q(f) of every image by itself: a batch of as many as there are outputs, over images."""
+        vectors = maps.flatten(1)
+        across = self.kernel.across(self.inducing.patches, vectors)
+        own = self.kernel(vectors, diag=True)
+        mean, variance = self.inducing.marginals(self.kernel.base, across, own)
+        return MultivariateNormal(mean, DiagLinearOperator(variance))
+
+
+class Hidden(nn.Module):
+    """A new image, whose channels are functions of the patches.
+
+    The prior mean is a fixed linear map of the patch. A sample draws every pixel from its own
+    marginal: pixels are then independent given q, which is an approximation that doubly stochastic
+    inference makes for images.
+
+    Args:
+        base: the kernel k of patches.
+        inducing: with one function for each new channel.
+        mean: the linear map, ``(channels, C·size²)``.
+        centre: what is subtracted from patches before, ``(C·size²,)``.
+        size, stride: of the patches.
+    """
+
+    mean: Tensor
+    centre: Tensor
+
+    def __init__(
+        self,
+        base: Kernel,
+        inducing: Inducing,
+        mean: Tensor,
+        centre: Tensor,
+        *,
+        size: int,
+        stride: int,
+    ) -> None:
+        super().__init__()
+        self.base, self.inducing = base, inducing
+        self.size, self.stride = size, stride
+        self.register_buffer("mean", mean)
+        self.register_buffer("centre", centre)
+
+    def moments(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of every new pixel, ``(N, channels, H', W')``."""
+        found = patches(maps, self.size, self.stride)
+        points = found.flatten(0, 1)
+        across = self.base(self.inducing.patches, points).to_dense()
+        mean, variance = self.inducing.marginals(self.base, across, self.base(points, diag=True))
+        mean = mean + self.mean @ (points - self.centre).mT
+        new = tuple(places(side, self.size, self.stride) for side in maps.shape[2:])
+        shape = (len(mean), len(maps), *new)
+        return mean.reshape(shape).transpose(0, 1), variance.reshape(shape).transpose(0, 1)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """A sample."""
+        mean, variance = self.moments(maps)
+        return mean + variance.sqrt() * torch.randn_like(mean)
+
+
+class DeepConvolutionalGP(nn.Module):
+    """Hidden layers, none or more, and a top; a call draws the former and gives q of the latter.
+
+    Attributes:
+        hidden: the hidden layers.
+        top: the top.
+    """
+
+    def __init__(self, hidden: Sequence[Hidden], top: Top) -> None:
+        super().__init__()
+        self.hidden, self.top = nn.Sequential(*hidden), top
+        self._inducing = [*(layer.inducing for layer in hidden), top.inducing]
+
+    def forward(self, images: Tensor) -> MultivariateNormal:
+        return self.top(self.hidden(images))
+
+    def kl(self) -> Tensor:
+        """Of all layers."""
+        return torch.stack([inducing.kl() for inducing in self._inducing]).sum()
+
+    @property
+    def learned(self) -> int:
+        """Numbers that are learned."""
+        return sum(p.numel() for p in self.parameters()) - sum(i.unused for i in self._inducing)
+
+
+class Softmax(gpytorch.likelihoods.Likelihood):
+    """Classes by a softmax of functions ``(classes, N)``.
+
+    GPyTorch's own turns its input round where there are as many images as classes.
+    """
+
+    def forward(self, function_samples: Tensor, *args: Any, **kwargs: Any) -> Categorical:
+        return Categorical(logits=function_samples.mT, validate_args=False)
+
+
+def bound(
+    model: DeepConvolutionalGP,
+    likelihood: gpytorch.likelihoods.Likelihood,
+    images: Tensor,
+    targets: Tensor,
+    num_data: int,
+) -> Tensor:
+    """The evidence lower bound for an image: E_q[log p(y | f)] − KL/num_data, by samples."""
+    expected = likelihood.expected_log_prob(targets, model(images))
+    return expected.sum() / len(images) - model.kl() / num_data
+
+
+def scaled_rbf(points: Tensor, *, located: bool = False) -> Kernel:
+    """A squared-exponential kernel whose length is the median distance of some points.
+
+    Args:
+        points: patches ``(n, C·size²)``.
+        located: they end with row and column, for which there is a factor of its own, as long at
+            first as the image is: the translation-insensitive kernel of Dutordoir et al. (2020).
+    """
+    width = points.shape[1] - 2 * located
+    inner = RBFKernel(active_dims=tuple(range(width)))
+    distances = torch.pdist(points[:1000, :width])
+    lengthscale = distances.median() if len(distances) else points.norm()
+    inner.lengthscale = lengthscale.clamp(min=1e-3)
+    if located:
+        near = RBFKernel(active_dims=(width, width + 1))
+        near.lengthscale = points[:, width:].max().clamp(min=1.0)
+        inner = inner * near
+    base = ScaleKernel(inner).to(points.dtype)
+    base.outputscale = 1.0
+    return base

@@ -1,0 +1,319 @@
+r"""Ridge regression on one-hot labels with the kernel of an infinitely wide network."""
+
+from __future__ import annotations
+
+import copy
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from convdkm.checks import check_choice
+from convdkm.errors import InvalidInputError
+from convdkm.lab.baselines.base import Rival, check_training_set
+from convdkm.lab.baselines.kernels.leave_one_out import GRID, LeaveOneOut, leave_one_out
+from convdkm.lab.baselines.kernels.matrices import Dense, SymmetricMatrix
+from convdkm.lab.baselines.kernels.nngp import NNGPKernel, Prepared
+from convdkm.lab.baselines.kernels.progress import duration, size
+from convdkm.lab.baselines.kernels.solvers import Solved, conjugate_gradients, solve_directly
+from convdkm.lab.baselines.kernels.store import KernelStore
+from convdkm.runtime.memory import available_memory
+
+Solver = Literal["cholesky", "cg"]
+
+WORTH_COMPILING = 60.0
+"""Seconds of work from which on the compiler's time is given back."""
+
+
+class KernelRegression(Rival):
+    r"""Kernel ridge regression, as the NNGP papers of Table 3 classify images.
+
+    Targets are one-hot labels minus one over the number of classes; the predicted class is that of
+    the largest output of
+
+    .. math:: f(x) = k(x, X) (K + \lambda \bar k I)^{-1} Y, \qquad
+              \bar k = \tfrac1N \textstyle\sum_i k(x_i, x_i).
+
+    >>> import torch
+    >>> from convdkm.lab.baselines.kernel_regression import KernelRegression
+    >>> from convdkm.lab.baselines.kernels import NNGPKernel, plain
+    >>> images, labels = torch.randn(20, 1, 6, 6), torch.arange(20) % 2
+    >>> images[labels == 1] += 1
+    >>> machine = KernelRegression(NNGPKernel(plain(2))).fit(images, labels)
+    >>> machine.predict(images[:3]).shape
+    torch.Size([3])
+
+    Args:
+        kernel: the kernel.
+        ridge: λ, relative to the mean variance; ``"loo"`` chooses from ``grid`` by the squared
+            error of leaving one out, in closed form.
+        solver: ``"cholesky"``, or ``"cg"`` for preconditioned conjugate gradients, which read the
+            kernel block by block. With the latter ``"loo"`` looks at ``loo_points`` images only,
+            drawn at random.
+        augment_flips: train on the mirror images too. By symmetry the doubled system has the
+            solution of one with the kernel :math:`k(x, x') + k(x, \text{flip } x')`, which is
+            solved instead; a point is then left out together with its mirror image.
+        folder: where blocks of the kernel are kept, so that a fit that was killed goes on where it
+            stopped; None to keep it in memory.
+        grid: relative ridges for ``"loo"``.
+        block: images a side of a block on disk.
+        rank: of the preconditioner of ``"cg"``.
+        tolerance: of the residual of ``"cg"``.
+        iterations: of ``"cg"``, at most.
+        loo_points: see ``solver``.
+        seed: of that choice.
+        compiled: let ``torch.compile`` make the kernel's nonlinearities
+            (:meth:`NNGPKernel.compile`); by default where a kernel takes longer than a minute.
+
+    Attributes:
+        ridge_: the relative ridge that was used.
+        loo_: how each ridge did; None where the ridge was given.
+        solved_: how conjugate gradients went; None for Cholesky.
+    """
+
+    ridge_: float
+    loo_: LeaveOneOut | None
+    solved_: Solved | None
+
+    def __init__(
+        self,
+        kernel: NNGPKernel,
+        *,
+        ridge: Literal["loo"] | float = "loo",
+        solver: Solver = "cholesky",
+        augment_flips: bool = False,
+        folder: str | Path | None = None,
+        grid: Sequence[float] = GRID,
+        block: int = 256,
+        rank: int = 100,
+        tolerance: float = 1e-6,
+        iterations: int = 1000,
+        loo_points: int = 2000,
+        seed: int = 0,
+        compiled: bool | None = None,
+    ) -> None:
+        check_choice("solver", solver, Solver)
+        if ridge != "loo" and not (isinstance(ridge, int | float) and 0 < ridge < math.inf):
+            raise InvalidInputError(f"ridge must be 'loo' or a positive number, got {ridge!r}")
+        if loo_points < 2:
+            raise InvalidInputError(f"loo_points must be at least 2, got {loo_points}")
+        if augment_flips and (kernel.flips or kernel.normalise):
+            raise InvalidInputError(
+                "augment_flips=True takes a kernel with flips=False and normalise=False; averaging"
+                " over flips and training on them are two ways to the same end"
+            )
+        self.kernel = kernel
+        self.ridge, self.solver, self.augment_flips = ridge, solver, augment_flips
+        self.folder = None if folder is None else Path(folder)
+        self.grid, self.block, self.rank = tuple(grid), block, rank
+        self.tolerance, self.iterations = tolerance, iterations
+        self.loo_points, self.seed, self.compiled = loo_points, seed, compiled
+        self._used = copy.copy(kernel)
+        if compiled is not None:
+            self._used.compile(enabled=compiled)
+        self._used.flips = kernel.flips or augment_flips
+        self._train: Prepared | None = None
+        self._weights = torch.empty(0)
+        self._temperature: float | None = None
+
+    # -- the machine's limits ------------------------------------------------------------------
+
+    def foresee(self, images: Tensor, labels: Tensor) -> None:
+        """Raise, before any work, if the kernel would not fit in memory or on disk."""
+        super().foresee(images, labels)
+        tiles = self._used.check(images)
+        count = len(images)
+        maps = sum(height * width for height, width in tiles.map_sizes())
+        each = (maps + images[0].numel()) * self.kernel.dtype.itemsize
+        if self.solver == "cg":
+            each += 3 * 8 * self.rank  # the preconditioner
+        square = self._square_bytes()
+        needed = square * count**2 + each * count + self.kernel.memory
+        there = available_memory()
+        if there is not None and needed > there:
+            left = max(0.0, there - self.kernel.memory)
+            # The positive root of square·n² + each·n = left, which is left / each for no square.
+            fits = int(2 * left / (each + math.sqrt(each**2 + 4 * square * left)))
+            advice = f"about {fits:,} images would fit"
+            if self.solver == "cholesky" or self.folder is None:
+                advice += "; or use solver='cg' with a folder, which keeps the kernel on disk"
+            raise InvalidInputError(
+                f"{self._used.name} of {count:,} images needs {size(needed)} of memory, and"
+                f" {size(there)} are free; {advice}"
+            )
+        if self.folder is not None:
+            self._foresee_disk(count)
+
+    def _square_bytes(self) -> float:
+        """Bytes of memory for each pair of images, at the worst moment."""
+        if self.solver == "cg":
+            return 0.0 if self.folder is not None else 8.0
+        # The matrix, eigenvectors, their squares and the workspace of the decomposition; or the
+        # matrix, the same with its ridge, and its factor.
+        return 8.0 * (6 if self.ridge == "loo" else 4)
+
+    def _foresee_disk(self, count: int) -> None:
+        assert self.folder is not None
+        itemsize = self.kernel.dtype.itemsize
+        needed = KernelStore.bytes_needed(count, self.block, itemsize)
+        needed -= sum(file.stat().st_size for file in self.folder.glob("block-*.npy"))
+        place = self.folder.absolute()
+        while not place.exists():
+            place = place.parent
+        there = shutil.disk_usage(place).free
+        if needed > there:
+            fits = int(math.sqrt(2 * there / itemsize))
+            raise InvalidInputError(
+                f"the kernel of {count:,} images needs {size(needed)} in {self.folder}, and"
+                f" {size(there)} are free there; about {fits:,} images would fit"
+            )
+
+    def expected_seconds(self, images: Tensor, predicted: int) -> tuple[float, float]:
+        """By the time of a few pairs; what is in the folder already is not subtracted."""
+        count = len(images)
+        square, others = count * (count + 1) // 2, count * predicted
+        seconds = self._seconds_per_pair(images, square + others)
+        return seconds * square, seconds * others
+
+    def _seconds_per_pair(self, images: Tensor, pairs: int) -> float:
+        """By a trial; with compiled functions from here on, where so many pairs are worth it."""
+        seconds = self._used.seconds_per_pair(images)
+        undecided = self.compiled is None and not self._used.compiled
+        if undecided and self._used.compiles and seconds * pairs > WORTH_COMPILING:
+            self._used.compile()
+            seconds = self._used.seconds_per_pair(images)
+        return seconds
+
+    def _foresee_time(self, images: Tensor, pairs: int) -> None:
+        seconds = self._seconds_per_pair(images, pairs)
+        total = seconds * pairs
+        self.tell(
+            f"kernel {self._used.name}: {pairs:,} pairs, about {duration(total)}"
+            f" ({1e3 * seconds:.2g} ms each in a trial)"
+        )
+        if self.minutes is not None and total > 60 * self.minutes:
+            fits = int(len(images) * math.sqrt(60 * self.minutes / total))
+            raise InvalidInputError(
+                f"the kernel {self._used.name} of {len(images):,} images takes about"
+                f" {duration(total)} and cannot stop early, more than the {self.minutes:g} min"
+                f" allowed; about {fits:,} images would fit"
+            )
+
+    # -- learning ------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def fit(self, images: Tensor, labels: Tensor) -> KernelRegression:
+        """Compute the kernel of the training images and solve for the weights."""
+        classes = check_training_set(images, labels)
+        self.foresee(images, labels)
+        targets = F.one_hot(labels.to("cpu", torch.int64), classes).to(torch.float64) - 1 / classes
+        matrix, ready = self._kernel(images)
+        mean = self._mean_variance(images, matrix)
+        self.loo_, self._temperature = None, None
+        if self.ridge == "loo":
+            self._choose(matrix, targets, mean)
+        else:
+            self.ridge_ = float(self.ridge)
+        if self.solver == "cg":
+            self.solved_ = conjugate_gradients(
+                matrix,
+                targets,
+                self.ridge_ * mean,
+                rank=self.rank,
+                tolerance=self.tolerance,
+                iterations=self.iterations,
+                tell=self.tell,
+            )
+            self._weights = self.solved_.solution
+        else:
+            self.solved_ = None
+            assert isinstance(matrix, Dense)
+            self._weights = solve_directly(matrix.values, targets, self.ridge_ * mean)
+        self._train = ready
+        return self
+
+    def _kernel(self, images: Tensor) -> tuple[SymmetricMatrix, Prepared]:
+        pairs = len(images) * (len(images) + 1) // 2
+        if self.folder is None:
+            self._foresee_time(images, pairs)
+            ready = self._used.prepare(images)
+            return Dense(self._used.block(ready, None, tell=self.tell)), ready
+        store = KernelStore(self.folder, self._used, images, block=self.block)
+        left = store.missing_pairs()
+        if left:
+            self._foresee_time(images, left)
+        ready = self._used.prepare(images)
+        store.compute(tell=self.tell, ready=ready)
+        return store if self.solver == "cg" else Dense(store.matrix()), ready
+
+    def _mean_variance(self, images: Tensor, matrix: SymmetricMatrix) -> float:
+        """What ridges are relative to."""
+        if self.augment_flips:
+            # (A + B + λ) a = y of the doubled system, where the matrix at hand is (A + B) / 2.
+            return float(self.kernel.variance(images).mean()) / 2
+        return float(matrix.diagonal().mean())
+
+    def _choose(self, matrix: SymmetricMatrix, targets: Tensor, mean: float) -> None:
+        if isinstance(matrix, Dense) and self.solver == "cholesky":
+            part, some = matrix.values, targets
+        else:
+            generator = torch.Generator().manual_seed(self.seed)
+            chosen = torch.randperm(len(matrix), generator=generator)[: self.loo_points]
+            part = torch.stack([matrix.row(int(index))[chosen] for index in chosen])
+            some = targets[chosen]
+        found = leave_one_out(part, some, [ridge * mean for ridge in self.grid])
+        self.ridge_, self.loo_ = self.grid[found.best], found
+        self._temperature = calibrated(some - found.residuals, some.argmax(1))
+        self.tell(
+            f"leaving one out: ridge {self.ridge_:.2g} of {len(self.grid)}, accuracy"
+            f" {found.accuracies[found.best]:.1%}"
+            + (" (at the edge of the grid)" if found.at_edge else "")
+        )
+
+    # -- predicting ----------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def scores(self, images: Tensor) -> Tensor:
+        """f(x) of each image and class, in float64."""
+        if self._train is None:
+            raise InvalidInputError("this machine has learned nothing yet; call fit first")
+        expected, found = self._train.side.images.shape[1:], images.shape[1:]
+        if expected != found:
+            raise InvalidInputError(
+                f"this machine was trained on images of {tuple(expected)}, got {tuple(found)}"
+            )
+        step = max(1, self.kernel.memory // (8 * len(self._train)))
+        parts = []
+        for some in images.split(step):
+            block = self._used.block(self._used.prepare(some), self._train, tell=self.tell)
+            parts.append(block @ self._weights)
+        return torch.cat(parts)
+
+    def probabilities(self, images: Tensor) -> Tensor | None:
+        """A softmax of the scores, its temperature fitted to the points left out.
+
+        None where the ridge was given, so that no point was left out.
+        """
+        if self._temperature is None:
+            return None
+        return (self.scores(images) / self._temperature).softmax(1)
+
+    @property
+    def parameters(self) -> int:
+        """One number for each training image and class."""
+        return self._weights.numel()
+
+
+def calibrated(scores: Tensor, labels: Tensor) -> float:
+    """The temperature at which the softmax of scores gives labels the greatest likelihood.
+
+    From a grid of 10⁻³ to 10³, 40 a decade.
+    """
+    temperatures = torch.logspace(-3, 3, 241, dtype=torch.float64)
+    losses = [float(F.cross_entropy(scores / each, labels)) for each in temperatures]
+    return float(temperatures[losses.index(min(losses))])

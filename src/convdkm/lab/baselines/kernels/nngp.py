@@ -1,0 +1,270 @@
+r"""The kernel of an infinitely wide convolutional network between whole images."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from convdkm.errors import InvalidInputError
+from convdkm.lab.baselines.kernels.layers import Architecture
+from convdkm.lab.baselines.kernels.progress import Progress
+from convdkm.lab.baselines.kernels.source import Course
+from convdkm.lab.baselines.kernels.threads import in_threads
+from convdkm.lab.baselines.kernels.tiles import Side, Tiles
+
+MEMORY = 1 << 28
+ROWS = 64
+"""Images of the left side that a thread works on before it looks up."""
+Tell = Callable[[str], None]
+
+
+class NNGPKernel:
+    r"""The exact NNGP kernel of an :class:`Architecture`.
+
+    >>> import torch
+    >>> from convdkm.lab.baselines.kernels import NNGPKernel, myrtle
+    >>> kernel = NNGPKernel(myrtle(5))
+    >>> kernel.matrix(torch.randn(4, 3, 8, 8)).shape
+    torch.Size([4, 4])
+
+    Args:
+        architecture: the network.
+        flips: average over mirror images (Li et al., 2019), :math:`\tfrac12(k(x, x') +
+            k(x, \text{flip } x'))`, which takes twice the time.
+        normalise: divide by :math:`\sqrt{k(x, x)\,k(x', x')}`, so that all images have variance 1.
+        normalise_inputs: first bring the pixels of each image to mean 0 and mean square 1.
+        dtype: precision of the covariances. In float32 sums over places are still added up in
+            float64, and entries come out to about six digits; results are always float64.
+        memory: bytes that working space may take, beyond the images and the result.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        *,
+        flips: bool = False,
+        normalise: bool = False,
+        normalise_inputs: bool = False,
+        dtype: torch.dtype = torch.float32,
+        memory: int = MEMORY,
+    ) -> None:
+        if dtype not in (torch.float32, torch.float64):
+            raise InvalidInputError(f"a kernel is computed in float32 or float64, got {dtype}")
+        if memory < 1:
+            raise InvalidInputError(f"memory must be a positive number of bytes, got {memory}")
+        self.architecture = architecture
+        self.flips, self.normalise, self.normalise_inputs = flips, normalise, normalise_inputs
+        self.dtype, self.memory = dtype, memory
+        self.compiled = False
+
+    @property
+    def compiles(self) -> bool:
+        """Whether :meth:`compile` changes anything: all pairs of places are needed."""
+        return Course.of(self.architecture).pairs
+
+    def compile(self, *, enabled: bool = True) -> NNGPKernel:
+        """Let ``torch.compile`` make nonlinearities and convolutions, or not; returns itself.
+
+        Each of them, with the convolution below it, is then one pass over memory; kernels that do
+        not need all pairs of places have no use for it. The first pairs wait for the compiler, some
+        ten seconds or more. Where there is none, a warning says so and PyTorch's own operations are
+        used.
+        """
+        self.compiled = enabled
+        return self
+
+    @property
+    def name(self) -> str:
+        """How it is called in tables."""
+        marks = ("flip", self.flips), ("normalised", self.normalise or self.normalise_inputs)
+        return "-".join([self.architecture.name, *(mark for mark, there in marks if there)])
+
+    def describe(self) -> dict[str, Any]:
+        """What the entries depend on, for a file."""
+        return {
+            **self.architecture.describe(),
+            "flips": self.flips,
+            "normalise": self.normalise,
+            "normalise_inputs": self.normalise_inputs,
+            "dtype": str(self.dtype).removeprefix("torch."),
+        }
+
+    def check(self, images: Tensor) -> Tiles:
+        """How images of this shape are worked on; an error if they cannot be."""
+        if images.ndim != 4 or not images.is_floating_point() or 0 in images.shape:
+            raise InvalidInputError(
+                "images must be floating-point, (N, channels, height, width), and hold something;"
+                f" got {tuple(images.shape)} of {images.dtype}"
+            )
+        bad = int((~torch.isfinite(images)).sum())
+        if bad:
+            raise InvalidInputError(f"{bad} values of the images are NaN or infinite")
+        _, channels, height, width = images.shape
+        tiles = Tiles(
+            self.architecture,
+            (channels, height, width),
+            self.dtype.itemsize,
+            self.memory,
+            threads=1 if self.compiled and self.compiles else torch.get_num_threads(),
+            joined=self.compiled,
+        )
+        if not tiles.fits:
+            raise InvalidInputError(
+                f"{self.name} needs {tiles.least / 2**20:.1f} MiB of working space for"
+                f" {height}×{width} images, more than memory={self.memory} bytes"
+                f" ({self.memory / 2**20:.1f} MiB) allows; give it more"
+            )
+        return tiles
+
+    def prepare(self, images: Tensor) -> Prepared:
+        """Images with all that is worked out once for each of them."""
+        tiles = self.check(images)
+        with torch.no_grad():
+            images = images.detach().to("cpu", self.dtype)
+            if self.normalise_inputs:
+                images = _normalised(images)
+            side = tiles.side(images)
+            return Prepared(side, self._scale(tiles, side) if self.normalise else None, tiles)
+
+    def matrix(
+        self, images: Tensor, others: Tensor | None = None, *, tell: Tell | None = None
+    ) -> Tensor:
+        """The kernel matrix, ``(N1, N2)`` in float64.
+
+        Args:
+            images: ``(N1, C, H, W)``.
+            others: ``(N2, C, H, W)``; the same images if not given, and then each
+                pair is computed once.
+            tell: called with lines that say how far it is.
+        """
+        left = self.prepare(images)
+        if others is None:
+            return self.block(left, None, tell=tell)
+        if images.shape[1:] != others.shape[1:]:
+            raise InvalidInputError(
+                "images on both sides must have the same channels and size, got"
+                f" {tuple(images.shape[1:])} and {tuple(others.shape[1:])}"
+            )
+        return self.block(left, self.prepare(others), tell=tell)
+
+    def variance(self, images: Tensor) -> Tensor:
+        """k(x, x) of each image, ``(N,)`` in float64."""
+        if self.normalise:
+            self.check(images)
+            return torch.ones(len(images), dtype=torch.float64)
+        ready = self.prepare(images)
+        return self._variance(ready.tiles, ready.side)
+
+    @torch.no_grad()
+    def block(self, left: Prepared, right: Prepared | None, *, tell: Tell | None = None) -> Tensor:
+        """The kernel between prepared images; of the left ones with themselves if right is None."""
+        other = left if right is None else right
+        values = torch.empty((len(left), len(other)), dtype=torch.float64)
+        pairs = len(left) * (len(left) + 1) // 2 if right is None else values.numel()
+        progress = Progress(f"kernel {self.name}", pairs, "pairs", tell)
+        jobs = _jobs(len(left), len(other), left.tiles, symmetric=right is None)
+
+        def work(job: Job) -> Tensor:
+            return self._tile(left.part(job.rows), other.part(job.columns))
+
+        for job, found in in_threads(work, jobs, left.tiles.threads):
+            values[job.rows, job.columns] = found
+            if right is None and job.rows == job.columns:
+                values[job.rows, job.columns] = found.triu() + found.triu(1).T
+                progress.add(len(found) * (len(found) + 1) // 2)
+            else:
+                if right is None:
+                    values[job.columns, job.rows] = found.T
+                progress.add(found.numel())
+        return values
+
+    def seconds_per_pair(self, images: Tensor) -> float:
+        """Measured on a few pairs for each thread: the quicker of two trials."""
+        tiles = self.check(images[:1])
+        ready = self.prepare(images[: tiles.right * tiles.threads])
+        rows = ready.part(slice(0, tiles.left))
+        times = []
+        for _ in range(2):
+            start = time.perf_counter()
+            self.block(rows, ready)
+            times.append(time.perf_counter() - start)
+        return min(times) / (len(rows) * len(ready))
+
+    def _tile(self, left: Prepared, right: Prepared) -> Tensor:
+        values = left.tiles.tile(left.side, right.side)
+        if self.flips:
+            values.add_(left.tiles.tile(left.side, right.side.flipped())).mul_(0.5)
+        if left.scale is not None and right.scale is not None:
+            values = values * left.scale[:, None] * right.scale
+        return values
+
+    def _variance(self, tiles: Tiles, side: Side) -> Tensor:
+        own = tiles.matched(side, side)
+        return 0.5 * (own + tiles.matched(side, side.flipped())) if self.flips else own
+
+    def _scale(self, tiles: Tiles, side: Side) -> Tensor:
+        variance = self._variance(tiles, side)
+        empty = int((variance <= 0).sum())
+        if empty:
+            raise InvalidInputError(
+                f"{empty} images have kernel zero with themselves and cannot be normalised; are"
+                " they all black? Leave them out, or do not normalise"
+            )
+        return variance.rsqrt()
+
+
+class Prepared:
+    """Images with their variances in every layer.
+
+    Attributes:
+        side: the images and the variances of their places.
+        scale: what their kernels are multiplied by, ``(N,)``; None for 1.
+        tiles: how they are worked on.
+    """
+
+    def __init__(self, side: Side, scale: Tensor | None, tiles: Tiles) -> None:
+        self.side, self.scale, self.tiles = side, scale, tiles
+
+    def __len__(self) -> int:
+        return len(self.side)
+
+    def part(self, which: slice) -> Prepared:
+        """Some of the images."""
+        scale = None if self.scale is None else self.scale[which]
+        return Prepared(self.side.part(which), scale, self.tiles)
+
+
+def _normalised(images: Tensor) -> Tensor:
+    centred = images - images.mean((1, 2, 3), keepdim=True)
+    size = centred.square().mean((1, 2, 3), keepdim=True)
+    flat = int((size <= 0).sum())
+    if flat:
+        raise InvalidInputError(
+            f"{flat} images are of one colour and cannot be normalised; leave them out, or do not"
+            " normalise the inputs"
+        )
+    return centred * size.rsqrt()
+
+
+class Job(NamedTuple):
+    """A part of a matrix that one thread works on."""
+
+    rows: slice
+    columns: slice
+
+
+def _jobs(rows: int, columns: int, tiles: Tiles, *, symmetric: bool) -> Iterator[Job]:
+    """The parts of a matrix; of a symmetric one those on the diagonal and above it."""
+    height = tiles.right if symmetric else max(tiles.left, ROWS)
+    for across in _steps(columns, tiles.right):
+        for down in _steps(across.stop if symmetric else rows, height):
+            yield Job(down, across)
+
+
+def _steps(count: int, size: int) -> Iterator[slice]:
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))

@@ -1,0 +1,212 @@
+"""The deep kernel machine itself, and the inducing NNGP that it is at ν = ∞."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from convdkm.config import RunConfig
+from convdkm.data.splits import stratified
+from convdkm.data.whitening import make_whitening
+from convdkm.errors import InvalidInputError, NotInitialisedError
+from convdkm.lab.baselines.base import Rival, Tell, check_training_set
+from convdkm.lab.baselines.descent import Budget
+from convdkm.model import DeepKernelMachine
+from convdkm.presets import preset as preset_named
+from convdkm.training.batches import Batches, seed_of
+from convdkm.training.build import build_model, tune
+from convdkm.training.loop import Trainer
+from convdkm.training.memory import Demand, estimate
+from convdkm.training.run import Run, dtype_of
+from convdkm.training.sinks import EpochRecord, Level, Sink
+from convdkm.training.world import find_device
+
+TRIAL_STEPS = 3
+"""Steps that are timed, after one that is not, to see how many epochs fit into the time."""
+SPENT = 0.9
+"""Share of the time that is left which those epochs may take."""
+
+
+def recipe_of(preset: str, dataset: str, options: dict[str, Any]) -> RunConfig:
+    """A preset's settings for images that are whitened already.
+
+    Raises:
+        InvalidInputError: for an option that says otherwise.
+    """
+    if options.get("whitening", "none") != "none":
+        raise InvalidInputError(
+            f"whitening is {options['whitening']!r}, but a rival is given images that are whitened"
+            " already; leave the option out"
+        )
+    ours = {"whitening": "none", "augment": "after-whitening", "inducing_patches": "whitened"}
+    return preset_named(preset).config(dataset, **{**options, **ours})
+
+
+class Machine(Rival):
+    """A residual convolutional DKM, trained as ``convdkm train`` would with the same preset.
+
+    Where the time is short, a few steps are timed and the recipe is cut to the epochs that fit, so
+    that its learning rate still comes down; whatever happens it stops when the time is over.
+
+    Args:
+        preset: name of the settings.
+        dataset: name of the data set, for presets that have settings of its own.
+        options: any option of :class:`~convdkm.config.RunConfig` but those of the images.
+    """
+
+    def __init__(self, preset: str = "quick", dataset: str = "images", **options: Any) -> None:
+        self.config = recipe_of(preset, dataset, options)
+        self.fitted: Run | None = None
+
+    def fit(self, images: Tensor, labels: Tensor) -> Machine:
+        classes = check_training_set(images, labels)
+        budget = Budget(self.minutes)
+        config, sinks = self.config, [_Teller(self.tell)]
+        device = find_device(config.training.device)
+        data, training = config.data, config.training
+        batches = Batches(
+            images.to(device, dtype_of(config)),
+            labels.long().to(device),
+            min(training.batch_size, len(images)),
+            crop=data.crop,
+            flip=data.flip,
+            augment="after-whitening",
+            seed=training.seed,
+        )
+        model = self._initialised(batches, classes)
+        self.cut_short = False
+        if self.minutes is not None:
+            epochs = self._epochs_within(budget, model, batches)
+            if epochs < training.epochs:
+                self.cut_short = True
+                self.tell(f"{epochs} epochs of {training.epochs} fit into the time")
+                config = config.updated({"epochs": epochs})
+            model = self._initialised(batches, classes)
+        tune(model, config.training, sinks[0].message)
+        trainer = Trainer(
+            model,
+            batches,
+            config.training.model_copy(update={"evaluate_every": 0}),
+            sinks=sinks,
+            stop=budget.over,
+        )
+        with trainer.sinks:
+            progress = trainer.run()
+        if progress.interrupted:
+            trainer.calibrate()
+            self.cut_short = True
+            self.tell(f"stopped after step {progress.step} of {trainer.total_steps}: out of time")
+        names = tuple(map(str, range(classes)))
+        shape = tuple(images.shape[1:])
+        none = make_whitening("none")
+        self.fitted = Run(config, model.eval(), none, names, shape, step=progress.step)
+        return self
+
+    def scores(self, images: Tensor) -> Tensor:
+        """Log-probabilities."""
+        predicted = self._run().predict(images).log_probs.double()
+        return torch.log_softmax(predicted, 1).to(images.device)
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        return self.scores(images).exp()
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self._run().model.parameters() if p.requires_grad)
+
+    def foresee(self, images: Tensor, labels: Tensor) -> None:
+        classes = check_training_set(images, labels)
+        config, training = self.config, self.config.training
+        batch = min(training.batch_size, len(images))
+        demand = Demand(
+            tuple(images.shape[1:]),
+            min(training.micro_batch or batch, batch),
+            min(training.evaluation_batch, len(images)),
+            in_pieces=training.micro_batch is not None and training.micro_batch < batch,
+            initial=min(config.data.inducing_images, len(images)),
+            held=images.nbytes,
+            copied=images.nbytes,
+            checkpointing=training.checkpointing,
+        )
+        found = estimate(self._built(images.shape[1], classes), demand, find_device("cpu"))
+        if found is not None and found.warning is not None:
+            raise InvalidInputError(found.warning)
+
+    def _run(self) -> Run:
+        if self.fitted is None:
+            raise NotInitialisedError(f"{type(self).__name__} has to be fitted first: call fit")
+        return self.fitted
+
+    def _built(self, channels: int, classes: int) -> DeepKernelMachine:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(self.config.training.seed, 6))
+            return build_model(self.config.model, channels, classes, dtype_of(self.config))
+
+    def _initialised(self, batches: Batches, classes: int) -> DeepKernelMachine:
+        images, labels, seed = batches.images, batches.targets, self.config.training.seed
+        count = min(self.config.data.inducing_images, len(images))
+        some = stratified(labels, count, seed, least=1).to(images.device)
+        model = self._built(images.shape[1], classes).to(images.device)
+        return model.initialise(images[some], labels[some], seed=seed, max_images=count)
+
+    def _epochs_within(self, budget: Budget, model: DeepKernelMachine, batches: Batches) -> int:
+        """How many epochs fit into the time, by the time of a few steps; one at least."""
+        marks: list[float] = []
+        recipe = self.config.training.model_copy(update={"evaluate_every": 0, "calibrate": 0})
+
+        def enough() -> bool:
+            marks.append(time.perf_counter())
+            return len(marks) > TRIAL_STEPS or budget.over()
+
+        Trainer(model, batches, recipe, stop=enough).run()
+        if len(marks) < 2:
+            return recipe.epochs if not budget.over() else 1
+        epoch = (marks[-1] - marks[0]) / (len(marks) - 1) * batches.steps
+        fits = int(SPENT * max(budget.seconds_left, 0.0) / epoch)
+        return max(1, min(recipe.epochs, fits))
+
+
+class InducingNNGP(Machine):
+    """The same machine at ν = ∞: every Gram is its kernel, G = K, and no representation is learned.
+
+    What is left to learn are the inducing inputs, the mixing weights of convolutions and the head:
+    a sparse NNGP with a categorical likelihood.
+
+    Unless an option says otherwise, two settings are not the preset's. The kernel is the paper's,
+    the arc-cosine: kernels whose nonlinearity makes up for learned Grams, such as that of ``fast``,
+    leave nothing of a correlation after a few layers without. And normalisations have no scales to
+    learn: while the head knows little, its variance costs likelihood, so that scales shrink until
+    all functions are zero, from where nothing is learned any more.
+    """
+
+    USUAL: ClassVar[dict[str, Any]] = {
+        "kernel": "arc-cosine",
+        "inducing_scale": "none",
+        "data_scale": "none",
+    }
+
+    def __init__(self, preset: str = "quick", dataset: str = "images", **options: Any) -> None:
+        if options.get("nu", math.inf) != math.inf:
+            raise InvalidInputError(
+                f"the inducing NNGP has nu = inf, got {options['nu']!r}; the machine for a finite"
+                " one is Machine"
+            )
+        super().__init__(preset, dataset, **{**self.USUAL, **options, "nu": math.inf})
+
+
+class _Teller(Sink):
+    """Passes a run's epochs and messages on as lines."""
+
+    def __init__(self, tell: Tell) -> None:
+        self.tell: Callable[[str], None] = tell
+
+    def epoch(self, record: EpochRecord) -> None:
+        self.tell(f"epoch {record.epoch}: objective {record.values['objective']:.4f}")
+
+    def message(self, text: str, level: Level = "info") -> None:
+        self.tell(text)

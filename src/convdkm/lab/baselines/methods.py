@@ -1,0 +1,241 @@
+"""The methods that can be compared, by name: what each is and what it needs.
+
+A list of them asks for no torch: what a method is built of is imported when it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from convdkm.config import nearest
+from convdkm.errors import InvalidInputError
+from convdkm.lab.baselines import building
+from convdkm.lab.baselines.setting import Setting
+
+if TYPE_CHECKING:
+    from convdkm.lab.baselines.base import Rival
+
+EXTRAS = {"gp": "gpytorch"}
+"""The package that tells whether an extra is installed."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method by its name.
+
+    Attributes:
+        name: in ``--methods``.
+        label: in tables.
+        about: what it is, in one line.
+        group: a name for it and its like.
+        build: makes it.
+        rows: of the paper's Table 3 that it stands for, by their names in ``comparison.yaml``.
+        extra: that it needs, such as ``gp`` for ``convdkm[gp]``.
+        flips: whether its point are mirror images, which data without flips leaves off.
+        without_flips: the method that it is then, if it is another one.
+    """
+
+    name: str
+    label: str
+    about: str
+    group: str
+    build: Callable[[Setting], Rival]
+    rows: tuple[str, ...] = ()
+    extra: str | None = None
+    flips: bool = False
+    without_flips: str | None = None
+
+    @property
+    def installed(self) -> bool:
+        """Whether all that it needs is there."""
+        return self.extra is None or find_spec(EXTRAS[self.extra]) is not None
+
+    def title(self, *, flip: bool) -> str:
+        """Its label; where mirror images are of other classes it says that there are none."""
+        return f"{self.label}, without flips" if self.flips and not flip else self.label
+
+
+METHODS = (
+    Method(
+        "dkm",
+        "Deep kernel machine",
+        "convolutional deep kernel machine of the preset",
+        "machines",
+        building.machine,
+        rows=("dkm",),
+    ),
+    Method(
+        "dkm-nu1",
+        "Deep kernel machine, ν = 1",
+        "the same machine at ν = 1, which learns more cautiously from few images",
+        "machines",
+        building.cautious,
+    ),
+    Method(
+        "inducing-nngp",
+        "Inducing NNGP",
+        "the same machine at ν = ∞, which learns no representation",
+        "machines",
+        building.inducing,
+    ),
+    Method(
+        "cnn",
+        "CNN",
+        "residual network of the machine's shape and recipe",
+        "networks",
+        building.network,
+    ),
+    Method(
+        "nngp-linear",
+        "NNGP, vectorised",
+        f"kernel of {building.FLAT_DEPTH} convolutions, no pooling",
+        "kernels",
+        building.linear,
+    ),
+    Method(
+        "nngp-gap",
+        "NNGP-GAP",
+        f"kernel of {building.PLAIN_DEPTH} convolutions, all places averaged on top",
+        "kernels",
+        lambda setting: building.plain(setting, building.PLAIN_DEPTH),
+        rows=("novak-2018", "arora-2019"),
+    ),
+    Method(
+        "nngp-residual",
+        "Residual NNGP-GAP",
+        f"kernel of a residual network of {building.BLOCKS} blocks, all places averaged",
+        "kernels",
+        building.residual,
+    ),
+    Method(
+        "nngp-gap-da",
+        "NNGP-GAP-DA",
+        "NNGP-GAP trained on mirror images too",
+        "kernels",
+        building.augmented,
+        rows=("lee-2020",),
+        flips=True,
+        without_flips="nngp-gap",
+    ),
+    Method(
+        "nngp-lap-flip",
+        "NNGP-LAP-flip",
+        "neighbouring places averaged on top, and the kernel over mirror images",
+        "kernels",
+        building.local,
+        rows=("li-2019",),
+        flips=True,
+    ),
+    Method(
+        "myrtle5", "Myrtle5", "kernel of the Myrtle network 5 deep", "kernels", building.myrtle(5)
+    ),
+    Method(
+        "myrtle7", "Myrtle7", "kernel of the Myrtle network 7 deep", "kernels", building.myrtle(7)
+    ),
+    Method(
+        "myrtle10",
+        "Myrtle10",
+        "kernel of the Myrtle network 10 deep",
+        "kernels",
+        building.myrtle(10),
+        rows=("shankar-2020",),
+    ),
+    Method(
+        "myrtle10-tuned",
+        "Tuned Myrtle10 DA CG",
+        "Myrtle10 of normalised images, trained on mirror images too, by conjugate gradients",
+        "kernels",
+        building.tuned,
+        rows=("adlam-2023",),
+        flips=True,
+    ),
+    Method(
+        "conv-gp",
+        "Conv GP",
+        "convolutional Gaussian process with inducing patches",
+        "processes",
+        building.process,
+        extra="gp",
+    ),
+    Method(
+        "conv-gp-sovi",
+        "SOVI Conv GP",
+        "the same with as many orthogonal inducing patches",
+        "processes",
+        building.orthogonal,
+        rows=("shi-2020",),
+        extra="gp",
+    ),
+    Method(
+        "conv-dgp",
+        "Conv DGP",
+        "deep convolutional Gaussian process with a hidden layer",
+        "processes",
+        building.deep_process,
+        rows=("blomqvist-2018", "dutordoir-2020"),
+        extra="gp",
+    ),
+    Method(
+        "ckn",
+        "CKN",
+        "convolutional kernel network, unsupervised, and a linear classifier",
+        "networks",
+        building.ckn,
+        rows=("mairal-2014",),
+    ),
+    Method(
+        "ckn-supervised",
+        "Sup CKN",
+        "convolutional kernel network learned with its classifier",
+        "networks",
+        building.supervised_ckn,
+        rows=("mairal-2016",),
+    ),
+)
+"""All methods, in the order of tables."""
+
+NAMES = tuple(each.name for each in METHODS)
+QUICK = ("dkm", "inducing-nngp", "cnn", "nngp-linear", "ckn", "ckn-supervised")
+"""Methods where none is named: those that take minutes on colour images of 32×32, not hours."""
+GROUPS: dict[str, tuple[str, ...]] = {
+    "all": NAMES,
+    "quick": QUICK,
+    **{
+        group: tuple(each.name for each in METHODS if each.group == group)
+        for group in dict.fromkeys(each.group for each in METHODS)
+    },
+}
+"""Names that stand for several methods."""
+
+
+def method(name: str) -> Method:
+    """The method of that name; an error with the nearest if there is none."""
+    for each in METHODS:
+        if each.name == name:
+            return each
+    known = (*NAMES, *GROUPS)
+    raise InvalidInputError(
+        f"there is no method {name!r}.{nearest(name, known)} There are {', '.join(NAMES)}; and for"
+        f" several at once {', '.join(GROUPS)}."
+    )
+
+
+def chosen(names: Iterable[str] | None, *, flip: bool = True) -> tuple[str, ...]:
+    """Methods by their names and those of groups, each once, in the order of tables.
+
+    Args:
+        names: of methods and groups; those of ``quick`` if not given.
+        flip: whether mirror images are of the same class. Where they are not, groups leave out a
+            method that is the same as another of theirs then.
+    """
+    wanted: set[str] = set()
+    for name in ("quick",) if names is None else names:
+        if name in GROUPS:
+            group = GROUPS[name]
+            wanted.update(each for each in group if flip or method(each).without_flips not in group)
+        else:
+            wanted.add(method(name).name)
+    return tuple(name for name in NAMES if name in wanted)

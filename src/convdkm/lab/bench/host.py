@@ -1,0 +1,77 @@
+"""What the bench runs on, and whether something else runs on it too."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from convdkm.lab.bench.measure import in_turn, timed
+
+_CPUINFO = Path("/proc/cpuinfo")
+BUSY_LOAD = 0.25
+"""Load average for each core above which the machine counts as busy."""
+BUSY_SPREAD = 1.25
+"""How much longer than the fastest the slow ones of equal products may take."""
+
+
+def machine_facts() -> dict[str, Any]:
+    """Processor, cores, threads in use and memory."""
+    return {
+        "processor": _processor(),
+        "cores": _cores(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": _memory_gib(),
+        "platform": platform.platform(),
+    }
+
+
+def _processor() -> str:
+    if _CPUINFO.exists():
+        for line in _CPUINFO.read_text().splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() == "model name":
+                return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _memory_gib() -> float | None:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+    return round(total / 2**30, 1)
+
+
+def load_average() -> float | None:
+    """Of the last minute, where the system keeps one."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def spread(repeats: int = 30) -> float:
+    """How much longer than the fastest one in ten of equal matrix products takes."""
+    matrix = torch.ones(600, 600)
+    (times,) = in_turn({"product": timed(lambda: matrix @ matrix)}, repeats, 3)["product"]
+    return statistics.quantiles(times.seconds, n=10)[-1] / times.fastest
+
+
+def signs_of_others() -> list[str]:
+    """What speaks for other work on this machine; empty where it is quiet."""
+    signs = []
+    load, cores = load_average(), _cores()
+    if load is not None and load > BUSY_LOAD * cores:
+        signs.append(f"the load average was {load:.1f} on {cores} cores before it began")
+    ratio = spread()
+    if ratio > BUSY_SPREAD:
+        signs.append(f"equal matrix products differed {ratio:.1f}-fold in time")
+    return signs

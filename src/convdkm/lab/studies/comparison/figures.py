@@ -1,0 +1,159 @@
+"""Figures of a comparison, readable in grey: accuracy against training size and against time."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from convdkm.lab.baselines.methods import NAMES, Method
+from convdkm.lab.studies.comparison.results import Comparison, Row, SizeTable
+from convdkm.lab.studies.figures.style import LINE, explain, figure
+from convdkm.lab.studies.statistics import Summary
+
+SHAPES = "osD^vPX*<"
+"""Of marks, which are hollow for the first methods and full for the others: none has two."""
+MOST_TICKS = 6
+HIGH = 90.0
+"""Accuracy, in percent, from which on figures are drawn by the error."""
+ACCURACY_TICKS = (0, 20, 40, 60, 70, 80, 85, 90, 92, 94, 95, 96, 97, 98, 99, 99.5, 99.8, 99.9)
+LOOKS = {
+    "machines": {"color": "0.0", "ls": "-", "lw": 1.6},
+    "networks": {"color": "0.0", "ls": "--", "lw": 1.2},
+    "nngp": {"color": "0.55", "ls": "-", "lw": 1.2},
+    "myrtle": {"color": "0.35", "ls": "-.", "lw": 1.2},
+    "processes": {"color": "0.55", "ls": ":", "lw": 1.4},
+}
+"""Lines by the group of a method, or by how its name begins."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A method over the training sizes at which it is finished."""
+
+    row: Row
+    sizes: tuple[int, ...]
+    accuracies: tuple[Summary, ...]
+    seconds: tuple[float, ...]
+
+
+def curves(tables: Sequence[SizeTable]) -> list[Curve]:
+    """The finished methods, in the order of tables."""
+    found: dict[str, list[tuple[Row, int]]] = {}
+    for table in tables:
+        for row in table.rows:
+            if row.accuracy is not None and row.fit_seconds is not None:
+                found.setdefault(row.method.name, []).append((row, table.size))
+    return [
+        Curve(
+            rows[0][0],
+            tuple(size for _, size in rows),
+            tuple(row.accuracy for row, _ in rows if row.accuracy is not None),
+            tuple(row.fit_seconds for row, _ in rows if row.fit_seconds is not None),
+        )
+        for rows in found.values()
+    ]
+
+
+def look(method: Method) -> dict[str, Any]:
+    """Line and mark of a method, the same in every figure."""
+    line = next(LOOKS[k] for k in LOOKS if method.group == k or method.name.startswith(k))
+    turn, shape = divmod(NAMES.index(method.name), len(SHAPES))
+    fill = {} if turn else {"mfc": "white"}
+    return {**line, **fill, "marker": SHAPES[shape]}
+
+
+def draw(comparison: Comparison, folder: Path) -> list[Path]:
+    """Write the figures as PNG; the files written."""
+    found = curves(comparison.tables())
+    if not found:
+        return []
+    written = []
+    if len({size for curve in found for size in curve.sizes}) > 1:
+        path = folder / "accuracy-by-size.png"
+        sizes = [curve.sizes for curve in found]
+        _draw(comparison, path, found, sizes, label="Training images", title="by training size")
+        written.append(path)
+    path = folder / "accuracy-by-seconds.png"
+    seconds = [curve.seconds for curve in found]
+    _draw(comparison, path, found, seconds, label="Seconds to fit", title="by time to fit")
+    return [*written, path]
+
+
+def _draw(
+    comparison: Comparison,
+    path: Path,
+    found: Sequence[Curve],
+    places: Sequence[Sequence[float]],
+    *,
+    label: str,
+    title: str,
+) -> None:
+    legend_rows = -(-len(found) // 3)
+    with figure(path, [3.4 + 0.17 * legend_rows], 1, 6.4) as (made, axes):
+        panel = axes[0][0]
+        for curve, x in zip(found, places, strict=True):
+            panel.errorbar(
+                x,
+                [each.mean for each in curve.accuracies],
+                [each.error or 0.0 for each in curve.accuracies],
+                label=curve.row.label,
+                ms=5,
+                capsize=2,
+                **look(curve.row.method),
+            )
+        panel.set_xscale("log")
+        _plain_ticks(panel, places)
+        panel.set_xlabel(label)
+        _accuracy_axis(panel, [each.mean for curve in found for each in curve.accuracies])
+        explain(made, axes, 3)
+        terms = textwrap.wrap(f"{'; '.join(comparison.terms())}.", int(13 * made.get_figwidth()))
+        made.set_figheight(made.get_figheight() + LINE * len(terms))
+        made.suptitle("\n".join([f"{comparison.title}: accuracy {title}", *terms]), fontsize=9)
+
+
+def by_error(means: Sequence[float]) -> bool:
+    """Whether accuracies are so close to 100% that the errors tell methods apart."""
+    return max(means) >= HIGH
+
+
+def _accuracy_axis(panel: Any, means: Sequence[float]) -> None:
+    """The accuracy, upwards; where it is high by the logarithm of what lacks to 100%."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    panel.set_ylabel("Test accuracy (%)")
+    if not by_error(means):
+        return
+    panel.set_yscale("function", functions=(_place, lambda place: 100 - 10.0 ** (-place)))
+    low, high = (_place(bound) for bound in (min(means), max(means)))
+    margin = 0.06 * max(high - low, 0.1)
+    panel.set_ylim(100 - 10.0 ** (margin - low), 100 - 10.0 ** (-margin - high))
+    panel.yaxis.set_major_locator(FixedLocator(ACCURACY_TICKS))
+    panel.yaxis.set_minor_locator(NullLocator())
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+def _place(accuracy: Any) -> Any:
+    """Minus the decimal logarithm of the error, which no test set can show to be below 0.01%."""
+    from numpy import log10, maximum
+
+    return -log10(maximum(100 - accuracy, 0.01))
+
+
+def _plain_ticks(panel: Any, places: Sequence[Sequence[float]]) -> None:
+    """Numbers as people write them: the sizes themselves where they are few, else round ones."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    shown = sorted({x for each in places for x in each})
+    if all(isinstance(x, int) for x in shown) and len(shown) <= MOST_TICKS:
+        panel.set_xticks(shown)
+        panel.set_xticks([], minor=True)
+    elif shown[-1] < 100 * shown[0]:
+        middle = math.sqrt(shown[0] * shown[-1])
+        panel.set_xlim(min(0.9 * shown[0], middle / 3), max(1.1 * shown[-1], 3 * middle))
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.10g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,124 @@
+"""What is done in a process of its own: one method fitted, and the test images predicted."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import shutil
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from convdkm.lab.baselines.methods import method
+from convdkm.lab.baselines.setting import Setting
+
+if TYPE_CHECKING:
+    from convdkm.lab.baselines.base import Rival
+    from convdkm.lab.studies.comparison.folder import TrialResult
+    from convdkm.lab.studies.comparison.images import Split
+
+
+@dataclass(frozen=True)
+class TrialTask:
+    """A trial.
+
+    Attributes:
+        name: of the trial.
+        method: by its name.
+        setting: what the method is made for; blocks of kernels go to its folder.
+        minutes: that the fit may take, and the prediction of the test images again; None for any.
+        images: file of the images.
+        result: file that takes what came out.
+        log: the file that takes what it prints.
+    """
+
+    name: str
+    method: str
+    setting: Setting
+    minutes: float | None
+    images: str
+    result: str
+    log: str | None = None
+
+    def __call__(self) -> dict[str, Any] | None:
+        """What came out, which is in the file by then."""
+        if multiprocessing.parent_process() is not None:
+            # There is nothing to save but blocks of kernels, which are whole or not there.
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        from convdkm.lab.studies.comparison.images import Split
+        from convdkm.runtime.allocator import keep_freed_memory
+        from convdkm.storage.files import write_json
+
+        keep_freed_memory()
+        found = self._measured(Split.read(Path(self.images)))
+        content = found.model_dump(mode="json")
+        write_json(Path(self.result), content)
+        if self.setting.folder is not None:
+            shutil.rmtree(self.setting.folder, ignore_errors=True)
+        return content
+
+    def _measured(self, split: Split) -> TrialResult:
+        from convdkm.lab.studies.comparison.folder import TrialResult
+        from convdkm.lab.studies.comparison.judging import figures
+        from convdkm.lab.studies.comparison.measuring import forget_peak, memory_now, peak_memory
+        from convdkm.training.environment import environment
+
+        notes = _Notes()
+        rival = method(self.method).build(self.setting)
+        rival.minutes, rival.tell = self.minutes, notes.add
+        rival.foresee(split.train_images, split.train_labels)
+        self._foresee_predictions(rival, split)
+        resumed = self.setting.folder is not None and any(self.setting.folder.glob("block-*.npy"))
+        forget_peak()
+        before, start = memory_now(), time.perf_counter()
+        rival.fit(split.train_images, split.train_labels)
+        fitted = time.perf_counter()
+        probabilities = rival.probabilities(split.test_images)
+        predicted = rival.predict(split.test_images) if probabilities is None else None
+        done, peak = time.perf_counter(), peak_memory()
+        return TrialResult(
+            state="finished",
+            metrics=figures(probabilities, predicted, split.test_labels),
+            fit_seconds=fitted - start,
+            predict_seconds=done - fitted,
+            peak_memory=peak,
+            added_memory=max(0, peak - before),
+            parameters=rival.parameters,
+            train_images=len(split.train_images),
+            test_images=len(split.test_images),
+            cut_short=rival.cut_short,
+            resumed=resumed,
+            notes=notes.lines,
+            environment=environment(),
+        )
+
+    def _foresee_predictions(self, rival: Rival, split: Split) -> None:
+        """Raise where predicting the test images is known to take longer than is allowed."""
+        from convdkm.lab.studies.comparison.foreseeing import check_time
+
+        if self.minutes is not None:
+            check_time(rival, split.train_images, len(split.test_images), self.minutes)
+
+
+class _Notes:
+    """Lines that a method says, printed as they come; the last of each kind is kept.
+
+    Two lines are of one kind if they differ in numbers alone, up to their colon: all epochs, and
+    all shares of a kernel.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, str] = {}
+        self._start = time.monotonic()
+
+    def add(self, text: str) -> None:
+        print(f"{time.monotonic() - self._start:9.1f} s  {text}", flush=True)
+        kind = re.sub(r"\d+", "0", text.partition(":")[0])
+        self._kept.pop(kind, None)
+        self._kept[kind] = text
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(self._kept.values())

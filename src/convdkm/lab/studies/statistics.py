@@ -1,0 +1,92 @@
+r"""The paper's statistics: mean and standard error over seeds, and Welch's t-test at 5%.
+
+With :math:`n` seeds, mean :math:`m` and standard deviation :math:`s` (divided by :math:`n-1`), the
+standard error is :math:`e = s/\sqrt n`, and two settings are compared by
+:math:`t = (m_1 - m_2)/\sqrt{e_1^2 + e_2^2}`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from convdkm.lab.studies.specification import PUBLISHED_SEEDS, Published
+
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Mean and standard error of some seeds; no error for a single one."""
+
+    mean: float
+    error: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Summary | None:
+        """Of some values; None of none."""
+        if not values:
+            return None
+        count = len(values)
+        mean = math.fsum(values) / count
+        if count == 1:
+            return cls(mean, None, 1)
+        variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
+        return cls(mean, math.sqrt(variance / count), count)
+
+    @classmethod
+    def of_published(cls, figure: Published) -> Summary:
+        """A printed figure; an error that rounds to nothing counts as half of its last digit."""
+        if figure.error is None:
+            return cls(figure.mean, None, 1)
+        return cls(figure.mean, max(figure.error, figure.unit / 2), PUBLISHED_SEEDS)
+
+
+def p_greater(first: Summary, second: Summary) -> float | None:
+    """One-tailed p-value of ``first`` being no better than ``second``; None without errors."""
+    return _welch(first, second, "greater")
+
+
+def p_different(first: Summary, second: Summary) -> float | None:
+    """Two-tailed p-value of the two being the same; None without errors."""
+    return _welch(first, second, "two-sided")
+
+
+def similar_to_best(summaries: Mapping[str, Summary]) -> frozenset[str]:
+    """The best by its mean, and all that are not significantly worse than it.
+
+    Without errors to test by, the best alone, and what equals it.
+    """
+    if not summaries:
+        return frozenset()
+    best = max(summaries.values(), key=lambda each: each.mean)
+    similar = set()
+    for name, each in summaries.items():
+        p = p_greater(best, each)
+        if each.mean == best.mean or (p is not None and p >= LEVEL):
+            similar.add(name)
+    return frozenset(similar)
+
+
+def _welch(first: Summary, second: Summary, alternative: str) -> float | None:
+    from scipy import stats
+
+    if first.error is None or second.error is None:
+        return None
+    if first.error == second.error == 0:
+        if alternative == "greater":
+            return 0.0 if first.mean > second.mean else 1.0
+        return 1.0 if first.mean == second.mean else 0.0
+    result = stats.ttest_ind_from_stats(
+        first.mean,
+        first.error * math.sqrt(first.count),
+        first.count,
+        second.mean,
+        second.error * math.sqrt(second.count),
+        second.count,
+        equal_var=False,
+        alternative=alternative,
+    )
+    return float(result.pvalue)

@@ -1,0 +1,57 @@
+"""Predictors as files: tensors, and a description of the steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from convdkm.checks import wrong_kinds
+from convdkm.errors import ConvDKMError
+from convdkm.predicting.base import build
+from convdkm.predicting.predictor import Predictor
+from convdkm.storage.tensor_file import TensorFormat
+
+
+class PredictorFileError(ConvDKMError, RuntimeError):
+    """A file that no predictor can be read from."""
+
+
+FILES = TensorFormat(
+    "convdkm-predictor",
+    1,
+    PredictorFileError,
+    "predictors are written by model.folded().save(path), or `convdkm export RUN FILE`",
+)
+
+
+def save_predictor(predictor: Predictor, path: Path) -> None:
+    """Write a predictor, atomically."""
+    predictor.require_exportable()
+    FILES.write(path, predictor.state_dict(), {"predictor": predictor.description()})
+
+
+def load_predictor(path: str | Path) -> Predictor:
+    """Read a predictor that :meth:`Predictor.save` wrote.
+
+    Nothing in the file is run: it holds numbers, and the names of steps that this library knows.
+
+    Raises:
+        PredictorFileError: the file is none of a predictor, damaged, or of a newer format.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise PredictorFileError(f"there is no file {path}")
+    tensors, description = FILES.read(path)
+    try:
+        predictor = build(description["predictor"], tensors)
+    except Exception as error:  # it may be anything, as what is built is what the file says
+        raise PredictorFileError(f"{path} describes no predictor: {error!r}") from None
+    if not isinstance(predictor, Predictor):
+        raise PredictorFileError(f"{path} describes a {type(predictor).__name__}, no predictor")
+    about = {
+        "sample_shape": list(predictor.sample_shape),
+        "class_names": list(predictor.class_names),
+    }
+    wrong = wrong_kinds(about, {"sample_shape": list[int | None], "class_names": list[str]})
+    if wrong:
+        raise PredictorFileError(f"{path} describes no predictor: its {wrong[0]} is wrong")
+    return predictor.eval()

@@ -1,1 +1,0 @@
-"""Training steps recorded once and played again: see :mod:`convdkm.recording.gradients`."""

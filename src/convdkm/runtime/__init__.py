@@ -1,0 +1,1 @@
+"""How operations run: memory layout, pieces of maps, compiled functions, recorded steps."""

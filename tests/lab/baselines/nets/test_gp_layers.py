@@ -1,0 +1,311 @@
+"""Convolutional Gaussian processes against loops and against exact inference."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import MultivariateNormal
+
+from convdkm.errors import InvalidInputError
+from convdkm.lab.baselines.gp import distinct_rows, principal_components
+from convdkm.lab.baselines.gp_layers import (
+    ConvolutionalKernel,
+    DeepConvolutionalGP,
+    Hidden,
+    Inducing,
+    Softmax,
+    Top,
+    bound,
+    gpytorch,
+    patches,
+    scaled_rbf,
+)
+
+SHAPE = (2, 4, 5)
+NOISE = 0.3
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+
+
+def random(*shape):
+    return torch.randn(shape, dtype=torch.float64)
+
+
+def kernel_of(size=3, stride=1, lengthscale=2.0, variance=1.7):
+    base = scaled_rbf(random(4, SHAPE[0] * size**2))
+    base.base_kernel.lengthscale, base.outputscale = lengthscale, variance
+    kernel = ConvolutionalKernel(base, SHAPE, size, stride).double()
+    with torch.no_grad():
+        kernel.weights.copy_(1 + 0.5 * random(len(kernel.weights)))
+    return kernel
+
+
+def patches_by_hand(image, size, stride):
+    _, height, width = image.shape
+    rows = range(0, height - size + 1, stride)
+    columns = range(0, width - size + 1, stride)
+    return [image[:, r : r + size, c : c + size].flatten() for r in rows for c in columns]
+
+
+def rbf(kernel, a, b):
+    length = kernel.base.base_kernel.lengthscale.item()
+    distance = float((a - b).square().sum())
+    return kernel.base.outputscale.item() * math.exp(-distance / (2 * length**2))
+
+
+@pytest.mark.parametrize(("size", "stride"), [(3, 1), (2, 2), (1, 1)])
+def test_the_kernel_is_the_double_loop_over_patches(size, stride):
+    kernel = kernel_of(size, stride)
+    images = random(3, *SHAPE)
+    found = [patches_by_hand(image, size, stride) for image in images]
+    w = kernel.weights.tolist()
+    expected = random(3, 3)
+    for i in range(3):
+        for j in range(3):
+            total = 0.0
+            for p, a in enumerate(found[i]):
+                for q, b in enumerate(found[j]):
+                    total += w[p] * w[q] * rbf(kernel, a, b)
+            expected[i, j] = total / len(w) ** 2
+    flat = images.flatten(1)
+    torch.testing.assert_close(kernel(flat).to_dense().detach(), expected, **CLOSE)
+    diagonal = kernel(flat, diag=True).detach()
+    torch.testing.assert_close(diagonal, expected.diagonal(), **CLOSE)
+    z = random(4, SHAPE[0] * size**2)
+    across = [
+        [sum(w[p] * rbf(kernel, a, u) for p, a in enumerate(each)) / len(w) for each in found]
+        for u in z
+    ]
+    expected = torch.tensor(across, dtype=torch.float64)
+    torch.testing.assert_close(kernel.across(z, flat).detach(), expected, **CLOSE)
+
+
+def test_a_located_kernel_compares_places_too():
+    images, stride = random(2, *SHAPE), 1
+    found = [patches_by_hand(image, 2, stride) for image in images]
+    where = [(r, c) for r in range(3) for c in range(4)]
+    z = torch.cat([random(5, 8), torch.tensor([[0.0, 3.0]] * 5).double()], 1)
+    base = scaled_rbf(z, located=True)
+    kernel = ConvolutionalKernel(base, SHAPE, 2, stride, located=True).double()
+    near = kernel.base.base_kernel.kernels[1]
+    near.lengthscale = 1.5
+    length = kernel.base.base_kernel.kernels[0].lengthscale.item()
+
+    def located(a, p, b, q):
+        apart = (p[0] - q[0]) ** 2 + (p[1] - q[1]) ** 2
+        difference = float((a - b).square().sum())
+        return math.exp(-difference / (2 * length**2) - apart / (2 * 1.5**2))
+
+    def total(left, right):
+        pairs = [(a, p, b, q) for a, p in left for b, q in right]
+        return sum(located(*pair) for pair in pairs) / len(pairs)
+
+    sets = [list(zip(each, where, strict=True)) for each in found]
+    expected = [[total(left, right) for right in sets] for left in sets]
+    expected = torch.tensor(expected, dtype=torch.float64)
+    flat = images.flatten(1)
+    # The lengths are set in single precision, and kept so.
+    torch.testing.assert_close(kernel(flat).to_dense().detach(), expected, rtol=1e-6, atol=1e-6)
+    across = [[total([(u[:8], (0.0, 3.0))], each) for each in sets] for u in z]
+    expected = torch.tensor(across, dtype=torch.float64)
+    torch.testing.assert_close(kernel.across(z, flat).detach(), expected, rtol=1e-6, atol=1e-6)
+
+
+def regression(inducing, orthogonal=0):
+    """A tiny regression with an exact marginal likelihood: model, likelihood, data, evidence."""
+    kernel, images = kernel_of(), random(5, *SHAPE)
+    targets = random(5)
+    every = patches(images, 3, 1).flatten(0, 1)
+    start = every if inducing == "all" else random(inducing, 18)
+    top = Top(kernel, Inducing(start, 1, orthogonal)).double()
+    likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
+    likelihood.noise = NOISE
+    covariance = kernel(images.flatten(1)).to_dense().detach() + NOISE * torch.eye(5)
+    evidence = MultivariateNormal(torch.zeros(5).double(), covariance).log_prob(targets)
+    return DeepConvolutionalGP([], top), likelihood, images, targets, float(evidence)
+
+
+def elbo(model, likelihood, images, targets):
+    return 5 * float(bound(model, likelihood, images, targets.unsqueeze(0), 5).detach())
+
+
+@torch.no_grad()
+def make_optimal(model, images, targets):
+    """The best q of a regression, in closed form (Titsias, 2009)."""
+    top = model.top
+    across = top.kernel.across(top.inducing.patches, images.flatten(1))
+    a = top.inducing.whitener(top.kernel.base) @ across
+    precision = torch.eye(len(a), dtype=torch.float64) + a @ a.mT / NOISE
+    covariance = torch.linalg.inv(precision)
+    (block,) = top.inducing.blocks
+    block.variational_mean.copy_((covariance @ a @ targets / NOISE).unsqueeze(0))
+    block.chol_variational_covar.copy_(torch.linalg.cholesky(covariance).unsqueeze(0))
+    return a
+
+
+def test_the_elbo_is_below_the_evidence_whatever_q_is():
+    for _ in range(5):
+        model, likelihood, images, targets, evidence = regression(4)
+        with torch.no_grad():
+            for block in model.top.inducing.blocks:
+                block.variational_mean.copy_(0.5 * random(1, 4))
+                block.chol_variational_covar.add_(0.3 * random(1, 4, 4))
+        assert elbo(model, likelihood, images, targets) < evidence
+
+
+def test_the_best_elbo_is_the_bound_of_titsias():
+    model, likelihood, images, targets, evidence = regression(4)
+    a = make_optimal(model, images, targets)
+    exact = model.top.kernel(images.flatten(1)).to_dense().detach()
+    low_rank = a.mT @ a
+    noisy = low_rank + NOISE * torch.eye(5)
+    fit = MultivariateNormal(torch.zeros(5).double(), noisy).log_prob(targets)
+    expected = float(fit - (exact - low_rank).diagonal().sum() / (2 * NOISE))
+    found = elbo(model, likelihood, images, targets)
+    assert found == pytest.approx(expected, abs=1e-6)  # GPyTorch rounds the noise to float32
+    assert found < evidence - 1e-3
+
+
+def test_the_best_elbo_is_the_evidence_where_every_patch_is_inducing():
+    model, likelihood, images, targets, evidence = regression("all")
+    make_optimal(model, images, targets)
+    assert elbo(model, likelihood, images, targets) == pytest.approx(evidence, abs=1e-5)
+
+
+def test_orthogonal_points_are_a_covariance_in_blocks():
+    split, likelihood, images, targets, evidence = regression(7, orthogonal=3)
+    whole = Top(split.top.kernel, Inducing(split.top.inducing.patches.detach(), 1)).double()
+    first, second = split.top.inducing.blocks
+    with torch.no_grad():
+        for block in (first, second):
+            block.variational_mean.normal_()
+            block.chol_variational_covar.add_(0.2 * torch.randn_like(block.chol_variational_covar))
+        (one,) = whole.inducing.blocks
+        means = torch.cat([first.variational_mean, second.variational_mean], 1)
+        one.variational_mean.copy_(means)
+        factors = [block.chol_variational_covar[0].tril() for block in (first, second)]
+        one.chol_variational_covar.copy_(torch.block_diag(*factors).unsqueeze(0))
+    ours, theirs = split(images), whole(images)
+    torch.testing.assert_close(ours.mean, theirs.mean, **CLOSE)
+    torch.testing.assert_close(ours.variance, theirs.variance, **CLOSE)
+    torch.testing.assert_close(split.kl(), whole.inducing.kl(), **CLOSE)
+    assert elbo(split, likelihood, images, targets) < evidence
+
+
+def test_the_posterior_is_that_of_conditioning():
+    """Against the formulas of inducing points that are not whitened."""
+    model, _, images, _, _ = regression(4)
+    top = model.top
+    mean = random(1, 4)
+    factor = (torch.eye(4) + 0.3 * random(4, 4)).tril()
+    with torch.no_grad():
+        (block,) = top.inducing.blocks
+        block.variational_mean.copy_(mean)
+        block.chol_variational_covar.copy_(factor.unsqueeze(0))
+    z, flat = top.inducing.patches.detach(), images.flatten(1)
+    inside = top.kernel.base(z).to_dense().detach()
+    inside = inside + 1e-8 * inside[0, 0] * torch.eye(4)
+    across = top.kernel.across(z, flat).detach()
+    lower = torch.linalg.cholesky(inside)
+    u_mean, u_covariance = lower @ mean[0], lower @ factor @ factor.mT @ lower.mT
+    weights = torch.linalg.solve(inside, across).mT
+    own = top.kernel(flat, diag=True).detach()
+    left = (weights @ (inside - u_covariance) @ weights.mT).diagonal()
+    q = model(images)
+    torch.testing.assert_close(q.mean[0].detach(), weights @ u_mean, **CLOSE)
+    torch.testing.assert_close(q.variance[0].detach(), own - left, **CLOSE)
+
+
+def test_the_kl_by_hand():
+    inducing = Inducing(random(3, 2), 2).double()
+    with torch.no_grad():
+        inducing.blocks[0].variational_mean.copy_(random(2, 3))
+        inducing.blocks[0].chol_variational_covar.add_(0.2 * random(2, 3, 3))
+    expected = 0.0
+    eye = torch.eye(3, dtype=torch.float64)
+    prior = MultivariateNormal(torch.zeros(3).double(), eye)
+    block = inducing.blocks[0]
+    for mean, factor in zip(block.variational_mean, block.chol_variational_covar, strict=True):
+        lower = factor.detach().tril()
+        q = MultivariateNormal(mean.detach(), lower @ lower.mT)
+        expected += float(torch.distributions.kl_divergence(q, prior))
+    assert float(inducing.kl().detach()) == pytest.approx(expected)
+
+
+def test_as_many_images_as_classes_are_not_turned_round():
+    logits = 3 * random(3, 3)
+    q = gpytorch.distributions.MultivariateNormal(
+        logits, torch.diag_embed(torch.full((3, 3), 1e-9, dtype=torch.float64))
+    )
+    labels = torch.tensor([0, 0, 1])
+    found = Softmax().expected_log_prob(labels, q)
+    expected = torch.log_softmax(logits.mT, 1)[torch.arange(3), labels]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def hidden_layer(channels=2):
+    start = random(5, 8)
+    mean, centre = random(channels, 8), random(8)
+    return Hidden(
+        scaled_rbf(start), Inducing(start, channels), mean, centre, size=2, stride=1
+    ).double()
+
+
+def test_a_hidden_layer_is_the_process_at_every_patch():
+    layer, maps = hidden_layer(), random(3, *SHAPE)
+    with torch.no_grad():
+        layer.inducing.blocks[0].variational_mean.normal_()
+        layer.inducing.spread(0.5)
+    mean, variance = (value.detach() for value in layer.moments(maps))
+    assert mean.shape == variance.shape == (3, 2, 3, 4)
+    patch = maps[1, :, 2:4, 1:3].flatten()
+    z = layer.inducing.patches.detach()
+    across = layer.base(z, patch.unsqueeze(0)).to_dense().detach()
+    a = (layer.inducing.whitener(layer.base).detach() @ across)[:, 0]
+    whitened = layer.inducing.blocks[0].variational_mean.detach()
+    expected = layer.mean @ (patch - layer.centre) + whitened @ a
+    torch.testing.assert_close(mean[1, :, 2, 1], expected, **CLOSE)
+    left = layer.base.outputscale.item() - 0.75 * float(a @ a)
+    torch.testing.assert_close(
+        variance[1, :, 2, 1], torch.full((2,), left, dtype=torch.float64), **CLOSE
+    )
+
+
+def test_samples_of_a_hidden_layer_have_its_moments():
+    layer, maps = hidden_layer(), random(1, *SHAPE)
+    with torch.no_grad():
+        mean, variance = layer.moments(maps)
+        drawn = layer(maps.expand(4000, -1, -1, -1))
+    tolerance = 5 * (variance / 4000).sqrt().max().item()
+    assert float((drawn.mean(0) - mean[0]).abs().max()) < tolerance
+    torch.testing.assert_close(drawn.var(0), variance[0], rtol=0.15, atol=1e-3)
+
+
+def test_gradients_reach_every_parameter():
+    kernel = ConvolutionalKernel(scaled_rbf(random(4, 8)), (2, 3, 4), 2).double()
+    top = Top(kernel, Inducing(random(4, 8), 3)).double()
+    model = DeepConvolutionalGP([hidden_layer()], top)
+    bound(model, Softmax(), random(6, *SHAPE), torch.arange(6) % 3, 6).backward()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert float(parameter.grad.abs().max()) > 0, name
+
+
+def test_principal_components_have_variance_one():
+    rows = random(200, 4) @ torch.diag(torch.tensor([3.0, 1.0, 0.5, 0.0]).double()) + 7
+    weight, centre = principal_components(rows, 4)
+    mapped = (rows - centre) @ weight.mT
+    expected = torch.tensor([0.0, 1.0, 1.0, 1.0], dtype=torch.float64)
+    torch.testing.assert_close(mapped.square().mean(0), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_patches_that_are_the_same_are_chosen_once():
+    rows = torch.tensor([[0.0], [0.0], [1.0], [2.0]]).repeat(5, 1)
+    generator = torch.Generator().manual_seed(0)
+    assert sorted(distinct_rows(rows, 3, generator).flatten().tolist()) == [0, 1, 2]
+    with pytest.raises(InvalidInputError, match=r"4 inducing patches need .* 3 were found"):
+        distinct_rows(rows, 4, generator)
+
+
+def test_patches_larger_than_the_image_are_refused():
+    with pytest.raises(InvalidInputError, match="5×5 do not fit into images of 4×5"):
+        ConvolutionalKernel(scaled_rbf(random(2, 50)), SHAPE, 5)

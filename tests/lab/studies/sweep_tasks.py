@@ -1,0 +1,85 @@
+"""Tasks that launchers are tried on: they work, fail, die once or always, or wait."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from convdkm.errors import InvalidInputError
+from convdkm.lab.studies.launchers.base import Launcher, asked_to_stop, execute
+from convdkm.lab.studies.tasks import RunTask
+
+
+class Here(Launcher):
+    """Does one task after another in this process, where no time is lost."""
+
+    at_once = 1
+
+    def run(self, tasks, stop=lambda: False):
+        yield from (execute(task) for task in tasks if not stop())
+
+
+@dataclass(frozen=True)
+class Fake:
+    """Does what its kind says; ``folder`` remembers what it did before."""
+
+    name: str
+    kind: str
+    folder: str
+    log: str | None = None
+
+    def __call__(self):
+        return getattr(self, f"_{self.kind}")()
+
+    def _work(self):
+        print(f"{self.name} at work")
+        return {"name": self.name, "threads": os.environ.get("OMP_NUM_THREADS")}
+
+    def _fail(self):
+        raise InvalidInputError("there is something\nto mend")
+
+    def _crash(self):
+        raise ZeroDivisionError("division by zero")
+
+    def _die_once(self):
+        marker = Path(self.folder) / f"{self.name}.died"
+        if not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._work()
+
+    def _die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def _wait(self):
+        (Path(self.folder) / f"{self.name}.waits").touch()
+        while not asked_to_stop():
+            time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class KilledOnce(RunTask):
+    """A run whose process is killed after its first epoch, the first time, if it is Gaussian."""
+
+    def __call__(self):
+        folder = Path(self.folder)
+        marker = folder.with_name(f"{folder.name}.killed")
+        if self.config["model"]["likelihood"] == "gaussian" and not marker.exists():
+            threading.Thread(target=self._kill, args=(folder, marker), daemon=True).start()
+        return super().__call__()
+
+    @staticmethod
+    def _kill(folder, marker):
+        while not (folder / "epochs.csv").is_file() or "\n1," not in _text(folder / "epochs.csv"):
+            time.sleep(0.005)
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _text(path):
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
