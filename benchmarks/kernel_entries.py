@@ -32,7 +32,7 @@ CASES = {
     "conv2-vec": "conv2_vec",
     "res1-gap": "res1_gap",
 }
-"""Kernels by their names here, and in scripts/make_golden_rivals.py."""
+"""Kernels by their names here, and in scripts/make_golden_baselines.py."""
 
 
 def images(arguments: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
@@ -116,8 +116,8 @@ def work(name: str, arguments: argparse.Namespace) -> None:
     """Be that process: a line of JSON for each line that comes in."""
     sys.path.insert(0, str(ROOT / "scripts"))
     import jax
+    from make_golden_baselines import cases
     from make_golden_nngp import load_stax
-    from make_golden_rivals import cases
 
     stax = load_stax()
     jax.config.update("jax_enable_x64", False)

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
         ("docs/predicting.md", 4),
         ("docs/report.md", 2),
         ("docs/experiments.md", 1),
-        ("docs/rivals.md", 1),
+        ("docs/baselines.md", 1),
     ],
 )
 def test_the_python_of_a_page_runs(page, count, monkeypatch):

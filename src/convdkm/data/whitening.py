@@ -162,7 +162,7 @@ class NoWhitening(Whitening):
 def chosen_whitening(
     kind: WhiteningChoice, count: int, shape: Sequence[int], tell: Callable[[str], None]
 ) -> WhiteningKind:
-    """What to whiten ``count`` training images of a shape by; runs, estimators and rivals ask here.
+    """What to whiten ``count`` training images by; runs, estimators and baselines ask here.
 
     ``"auto"`` is ZCA, and ``"standardise"`` where that does not fit. Any other kind is what was
     asked for: ZCA of too few images is warned of, and of too many values an error.

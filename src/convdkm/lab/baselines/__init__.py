@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from convdkm.lab.baselines.base import Rival
+    from convdkm.lab.baselines.base import Baseline
     from convdkm.lab.baselines.ckn import SupervisedCKN, UnsupervisedCKN
     from convdkm.lab.baselines.cnn import CNN
     from convdkm.lab.baselines.gp import ConvolutionalGP, DeepConvolutionalGaussianProcess
@@ -26,7 +26,7 @@ _HOME = {
     "Machine": "machine",
     "Method": "methods",
     "NNGPKernel": "kernels",
-    "Rival": "base",
+    "Baseline": "base",
     "Setting": "setting",
     "SupervisedCKN": "ckn",
     "UnsupervisedCKN": "ckn",
@@ -35,6 +35,7 @@ _HOME = {
 
 __all__ = [
     "CNN",
+    "Baseline",
     "ConvolutionalGP",
     "DeepConvolutionalGaussianProcess",
     "InducingNNGP",
@@ -42,7 +43,6 @@ __all__ = [
     "Machine",
     "Method",
     "NNGPKernel",
-    "Rival",
     "Setting",
     "SupervisedCKN",
     "UnsupervisedCKN",

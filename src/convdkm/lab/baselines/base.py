@@ -10,11 +10,11 @@ from torch import Tensor
 
 from convdkm.errors import InvalidInputError
 
-Self = TypeVar("Self", bound="Rival")
+Self = TypeVar("Self", bound="Baseline")
 Tell = Callable[[str], None]
 
 
-class Rival(ABC):
+class Baseline(ABC):
     """A classifier of images, as ``fit`` and ``predict``.
 
     Images are ``(N, channels, height, width)``, floating-point and already whitened or scaled as

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from convdkm.lab.baselines.setting import Setting
 
 if TYPE_CHECKING:
-    from convdkm.lab.baselines.base import Rival
+    from convdkm.lab.baselines.base import Baseline
     from convdkm.lab.baselines.kernels import Architecture
     from convdkm.lab.baselines.kernels.layers import Top
 
@@ -21,7 +21,7 @@ STEPS = 1000
 """What learns by steps makes as many at least, where there is time for them."""
 
 
-def kernel(setting: Setting, architecture: Architecture, **options: Any) -> Rival:
+def kernel(setting: Setting, architecture: Architecture, **options: Any) -> Baseline:
     """Regression on the exact kernel of an architecture."""
     from convdkm.lab.baselines.kernel_regression import KernelRegression
     from convdkm.lab.baselines.kernels import NNGPKernel
@@ -32,28 +32,28 @@ def kernel(setting: Setting, architecture: Architecture, **options: Any) -> Riva
     )
 
 
-def plain(setting: Setting, depth: int, top: Top | None = None, **options: Any) -> Rival:
+def plain(setting: Setting, depth: int, top: Top | None = None, **options: Any) -> Baseline:
     """The kernel of convolutions one after the other."""
     from convdkm.lab.baselines import kernels
 
     return kernel(setting, kernels.plain(depth, top), **options)
 
 
-def linear(setting: Setting) -> Rival:
+def linear(setting: Setting) -> Baseline:
     """The plain kernel without pooling."""
     from convdkm.lab.baselines.kernels import Flatten
 
     return plain(setting, FLAT_DEPTH, Flatten())
 
 
-def residual(setting: Setting) -> Rival:
+def residual(setting: Setting) -> Baseline:
     """The kernel of a residual network."""
     from convdkm.lab.baselines import kernels
 
     return kernel(setting, kernels.residual(BLOCKS))
 
 
-def local(setting: Setting) -> Rival:
+def local(setting: Setting) -> Baseline:
     """The plain kernel with neighbouring places averaged on top, over mirror images."""
     from convdkm.lab.baselines.kernels import LocalAverage
 
@@ -61,15 +61,15 @@ def local(setting: Setting) -> Rival:
     return plain(setting, PLAIN_DEPTH, LocalAverage(size), flips=setting.flip)
 
 
-def augmented(setting: Setting) -> Rival:
+def augmented(setting: Setting) -> Baseline:
     """The plain kernel, trained on mirror images too."""
     return plain(setting, PLAIN_DEPTH, augment_flips=setting.flip)
 
 
-def myrtle(depth: int) -> Callable[[Setting], Rival]:
+def myrtle(depth: int) -> Callable[[Setting], Baseline]:
     """What makes the kernel of the Myrtle network of that depth."""
 
-    def build(setting: Setting) -> Rival:
+    def build(setting: Setting) -> Baseline:
         from convdkm.lab.baselines import kernels
 
         return kernel(setting, kernels.myrtle(depth))
@@ -77,7 +77,7 @@ def myrtle(depth: int) -> Callable[[Setting], Rival]:
     return build
 
 
-def tuned(setting: Setting) -> Rival:
+def tuned(setting: Setting) -> Baseline:
     """Myrtle10 of normalised images, trained on mirror images too."""
     from convdkm.lab.baselines import kernels
 
@@ -86,14 +86,14 @@ def tuned(setting: Setting) -> Rival:
     )
 
 
-def enough(rival: Any, setting: Setting) -> Rival:
+def enough(baseline: Any, setting: Setting) -> Baseline:
     """The method, with so many epochs that it makes :data:`STEPS` steps at least."""
-    training = rival.config.training
+    training = baseline.config.training
     if setting.size is not None:
         least = -(-STEPS // -(-setting.size // training.batch_size))
         if least > training.epochs:
-            rival.config = rival.config.updated({"epochs": least})
-    made: Rival = rival
+            baseline.config = baseline.config.updated({"epochs": least})
+    made: Baseline = baseline
     return made
 
 
@@ -108,33 +108,33 @@ def of_preset(setting: Setting) -> dict[str, Any]:
     }
 
 
-def machine(setting: Setting, **options: Any) -> Rival:
+def machine(setting: Setting, **options: Any) -> Baseline:
     """The machine of the preset."""
     from convdkm.lab.baselines.machine import Machine
 
     return enough(Machine(**{**of_preset(setting), **options}), setting)
 
 
-def cautious(setting: Setting) -> Rival:
+def cautious(setting: Setting) -> Baseline:
     """The same at ν = 1."""
     return machine(setting, nu=1.0)
 
 
-def inducing(setting: Setting) -> Rival:
+def inducing(setting: Setting) -> Baseline:
     """The same at ν = ∞."""
     from convdkm.lab.baselines.machine import InducingNNGP
 
     return enough(InducingNNGP(**of_preset(setting)), setting)
 
 
-def network(setting: Setting) -> Rival:
+def network(setting: Setting) -> Baseline:
     """The residual network of the machine's shape."""
     from convdkm.lab.baselines.cnn import CNN
 
     return enough(CNN(**of_preset(setting)), setting)
 
 
-def process(setting: Setting, **options: Any) -> Rival:
+def process(setting: Setting, **options: Any) -> Baseline:
     """A convolutional Gaussian process."""
     from convdkm.lab.baselines.gp import ConvolutionalGP
 
@@ -142,12 +142,12 @@ def process(setting: Setting, **options: Any) -> Rival:
     return enough(process, setting)
 
 
-def orthogonal(setting: Setting) -> Rival:
+def orthogonal(setting: Setting) -> Baseline:
     """The same with orthogonal inducing patches."""
     return process(setting, orthogonal=100)
 
 
-def deep_process(setting: Setting) -> Rival:
+def deep_process(setting: Setting) -> Baseline:
     """A deep convolutional Gaussian process."""
     from convdkm.lab.baselines.gp import DeepConvolutionalGaussianProcess
 
@@ -155,14 +155,14 @@ def deep_process(setting: Setting) -> Rival:
     return enough(process, setting)
 
 
-def ckn(setting: Setting) -> Rival:
+def ckn(setting: Setting) -> Baseline:
     """A convolutional kernel network that learns from images alone."""
     from convdkm.lab.baselines.ckn import UnsupervisedCKN
 
     return UnsupervisedCKN(seed=setting.seed)
 
 
-def supervised_ckn(setting: Setting) -> Rival:
+def supervised_ckn(setting: Setting) -> Baseline:
     """A convolutional kernel network that learns with its classifier."""
     from convdkm.lab.baselines.ckn import SupervisedCKN
 

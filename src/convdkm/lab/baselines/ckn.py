@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from convdkm.checks import check_positive
 from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError, NotInitialisedError
-from convdkm.lab.baselines.base import Rival, check_training_set
+from convdkm.lab.baselines.base import Baseline, check_training_set
 from convdkm.lab.baselines.ckn_classifier import Linear, Stop, logistic_regression
 from convdkm.lab.baselines.ckn_kmeans import spherical_kmeans
 from convdkm.lab.baselines.ckn_layer import CKNLayer, patches
@@ -31,7 +31,7 @@ COPIES = 6
 """Copies of the features, in double precision, that logistic regression holds at most."""
 
 
-class UnsupervisedCKN(Rival):
+class UnsupervisedCKN(Baseline):
     """Anchors by spherical k-means of the patches below, layer by layer; then a linear classifier.
 
     The classifier is multinomial logistic regression on the last maps, every pixel of them, its

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from convdkm.config import ModelConfig
 from convdkm.errors import InvalidInputError, NotInitialisedError
-from convdkm.lab.baselines.base import Rival, check_training_set
+from convdkm.lab.baselines.base import Baseline, check_training_set
 from convdkm.lab.baselines.descent import Budget, descend
 from convdkm.lab.baselines.machine import recipe_of
 from convdkm.lab.baselines.shapes import check_like
@@ -23,7 +23,7 @@ LEARNING_RATE = 0.01
 """The paper's; that of the preset ``quick`` is for weights relative to a kernel."""
 
 
-class CNN(Rival):
+class CNN(Baseline):
     """A residual network with as many channels as the machine has inducing points.
 
     Blocks, strides, epochs, batch size, Adam's betas, the schedule, crops and flips are those of

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent that the rivals share: the machine's recipe, within a time limit."""
+"""Gradient descent that the baselines share: the machine's recipe, within a time limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutional Gaussian processes, shallow and deep, as rivals; on GPyTorch, an optional extra.
+"""Convolutional Gaussian processes, shallow and deep, as baselines; on GPyTorch, an optional extra.
 
 Van der Wilk et al. (2017), with the orthogonal inducing points of Shi et al. (2020) if asked for;
 Blomqvist et al. (2018) for the hidden layers; the translation-insensitive kernel of Dutordoir et
@@ -17,7 +17,7 @@ from torch import Tensor
 from convdkm.checks import check_positive
 from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError, NotInitialisedError
-from convdkm.lab.baselines.base import Rival, check_training_set
+from convdkm.lab.baselines.base import Baseline, check_training_set
 from convdkm.lab.baselines.descent import Budget, descend
 from convdkm.lab.baselines.shapes import check_like
 from convdkm.runtime.memory import available_memory
@@ -51,7 +51,7 @@ def gp_layers() -> ModuleType:
         ) from error
 
 
-class ConvolutionalGP(Rival):
+class ConvolutionalGP(Baseline):
     """A sum over patches, or with hidden layers a deep GP; trained by Adam on the ELBO.
 
     Args:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from convdkm.checks import check_choice
 from convdkm.errors import InvalidInputError
-from convdkm.lab.baselines.base import Rival, check_training_set
+from convdkm.lab.baselines.base import Baseline, check_training_set
 from convdkm.lab.baselines.kernels.leave_one_out import GRID, LeaveOneOut, leave_one_out
 from convdkm.lab.baselines.kernels.matrices import Dense, SymmetricMatrix
 from convdkm.lab.baselines.kernels.nngp import NNGPKernel, Prepared
@@ -30,7 +30,7 @@ WORTH_COMPILING = 60.0
 """Seconds of work from which on the compiler's time is given back."""
 
 
-class KernelRegression(Rival):
+class KernelRegression(Baseline):
     r"""Kernel ridge regression, as the NNGP papers of Table 3 classify images.
 
     Targets are one-hot labels minus one over the number of classes; the predicted class is that of

@@ -14,7 +14,7 @@ from convdkm.config import RunConfig
 from convdkm.data.splits import stratified
 from convdkm.data.whitening import make_whitening
 from convdkm.errors import InvalidInputError, NotInitialisedError
-from convdkm.lab.baselines.base import Rival, Tell, check_training_set
+from convdkm.lab.baselines.base import Baseline, Tell, check_training_set
 from convdkm.lab.baselines.descent import Budget
 from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset as preset_named
@@ -40,14 +40,14 @@ def recipe_of(preset: str, dataset: str, options: dict[str, Any]) -> RunConfig:
     """
     if options.get("whitening", "none") != "none":
         raise InvalidInputError(
-            f"whitening is {options['whitening']!r}, but a rival is given images that are whitened"
-            " already; leave the option out"
+            f"whitening is {options['whitening']!r}, but a baseline is given images that are"
+            " whitened already; leave the option out"
         )
     ours = {"whitening": "none", "augment": "after-whitening", "inducing_patches": "whitened"}
     return preset_named(preset).config(dataset, **{**options, **ours})
 
 
-class Machine(Rival):
+class Machine(Baseline):
     """A residual convolutional DKM, trained as ``convdkm train`` would with the same preset.
 
     Where the time is short, a few steps are timed and the recipe is cut to the epochs that fit, so

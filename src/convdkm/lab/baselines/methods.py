@@ -16,7 +16,7 @@ from convdkm.lab.baselines import building
 from convdkm.lab.baselines.setting import Setting
 
 if TYPE_CHECKING:
-    from convdkm.lab.baselines.base import Rival
+    from convdkm.lab.baselines.base import Baseline
 
 EXTRAS = {"gp": "gpytorch"}
 """The package that tells whether an extra is installed."""
@@ -42,7 +42,7 @@ class Method:
     label: str
     about: str
     group: str
-    build: Callable[[Setting], Rival]
+    build: Callable[[Setting], Baseline]
     rows: tuple[str, ...] = ()
     extra: str | None = None
     flips: bool = False

@@ -1,4 +1,4 @@
-"""Regression on labels with these kernels, as a rival."""
+"""Regression on labels with these kernels, as a baseline."""
 
 import math
 import shutil
@@ -10,7 +10,7 @@ from brute_force import brute_matrix
 
 from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines import kernel_regression as module
-from convdkm.lab.baselines.base import Rival
+from convdkm.lab.baselines.base import Baseline
 from convdkm.lab.baselines.kernel_regression import KernelRegression, calibrated
 from convdkm.lab.baselines.kernels import Flatten, NNGPKernel, myrtle, plain
 from convdkm.lab.baselines.kernels.leave_one_out import leave_one_out
@@ -59,7 +59,7 @@ def test_scores_are_those_of_the_formula():
     assert machine.ridge_ == 0.1
     assert machine.loo_ is None
     assert machine.probabilities(new) is None
-    assert isinstance(machine, Rival)
+    assert isinstance(machine, Baseline)
 
 
 @pytest.mark.parametrize("architecture", [plain(2), plain(2, Flatten())], ids=lambda a: a.name)

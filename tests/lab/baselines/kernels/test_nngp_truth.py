@@ -110,7 +110,7 @@ def test_kernels_equal_those_of_neural_tangents(trunk, top, name):
     torch.testing.assert_close(kernel.matrix(x1, x2), k12, rtol=1e-11, atol=1e-12)
 
 
-GOLDEN_RIVALS = {
+GOLDEN_BASELINES = {
     "conv2_vec": plain(2, Flatten()),
     "conv2_gap": plain(2),
     "conv2_lap3": plain(2, LocalAverage(3)),
@@ -129,17 +129,17 @@ GOLDEN_RIVALS = {
 }
 
 
-def test_every_golden_rival_is_tested():
-    with np.load(GOLDEN / "rival_kernels.npz") as file:
-        assert sorted(file["cases"]) == sorted(GOLDEN_RIVALS)
+def test_every_golden_baseline_is_tested():
+    with np.load(GOLDEN / "baseline_kernels.npz") as file:
+        assert sorted(file["cases"]) == sorted(GOLDEN_BASELINES)
 
 
-@pytest.mark.parametrize("name", GOLDEN_RIVALS)
+@pytest.mark.parametrize("name", GOLDEN_BASELINES)
 def test_every_architecture_equals_that_of_neural_tangents(name):
-    with np.load(GOLDEN / "rival_kernels.npz") as file:
+    with np.load(GOLDEN / "baseline_kernels.npz") as file:
         x1, x2 = torch.tensor(file["x1"]), torch.tensor(file["x2"])
         k11, k12 = (torch.tensor(file[f"{name}/{key}"]) for key in ("k11", "k12"))
-    kernel = NNGPKernel(GOLDEN_RIVALS[name], dtype=torch.float64)
+    kernel = NNGPKernel(GOLDEN_BASELINES[name], dtype=torch.float64)
     torch.testing.assert_close(kernel.matrix(x1), k11, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(kernel.matrix(x1, x2), k12, rtol=1e-11, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Spherical k-means, the classifier on top, and both networks as rivals."""
+"""Spherical k-means, the classifier on top, and both networks as baselines."""
 
 import time
 
@@ -106,20 +106,20 @@ def test_one_image_a_class_is_enough_and_no_time_is_too():
 def test_it_learns_and_is_deterministic(kind, stripes):
     (images, labels), (test_images, test_labels) = stripes
     options = {**SMALL, "epochs": 3} if kind is SupervisedCKN else SMALL
-    rival = kind(**options)
+    baseline = kind(**options)
     said = []
-    rival.tell = said.append
-    assert rival.fit(images, labels) is rival
-    assert float((rival.predict(test_images) == test_labels).double().mean()) > 0.8
-    chances = rival.probabilities(test_images).double()
+    baseline.tell = said.append
+    assert baseline.fit(images, labels) is baseline
+    assert float((baseline.predict(test_images) == test_labels).double().mean()) > 0.8
+    chances = baseline.probabilities(test_images).double()
     torch.testing.assert_close(chances.sum(1), torch.ones(60, dtype=torch.float64))
-    assert rival.parameters == 6 * 9 + 8 * 6 * 4 + 3 * (8 * 2 * 2 + 1)
+    assert baseline.parameters == 6 * 9 + 8 * 6 * 4 + 3 * (8 * 2 * 2 + 1)
     assert said[0].startswith("layer 1 of 2: 6 anchors")
     again = kind(**options).fit(images, labels)
-    assert torch.equal(again.scores(test_images), rival.scores(test_images))
+    assert torch.equal(again.scores(test_images), baseline.scores(test_images))
     other = kind(**options, seed=1).fit(images, labels)
-    assert not torch.equal(other.scores(test_images), rival.scores(test_images))
-    for layer in rival.network:
+    assert not torch.equal(other.scores(test_images), baseline.scores(test_images))
+    for layer in baseline.network:
         norms = layer.anchors.detach().norm(dim=1)
         torch.testing.assert_close(norms, torch.ones_like(norms))
 
@@ -130,8 +130,8 @@ def test_supervision_lowers_the_loss(stripes):
     before = UnsupervisedCKN(**few).fit(images, labels)
     after = SupervisedCKN(**few, epochs=20, learning_rate=0.01).fit(images, labels)
 
-    def loss(rival):
-        return float(rival.classifier.loss(rival.features(images).double(), labels))
+    def loss(baseline):
+        return float(baseline.classifier.loss(baseline.features(images).double(), labels))
 
     assert loss(after) < 0.9 * loss(before)
     assert after.curve[-1] < after.curve[0]
@@ -141,12 +141,12 @@ def test_supervision_lowers_the_loss(stripes):
 @pytest.mark.parametrize("kind", [UnsupervisedCKN, SupervisedCKN])
 def test_it_stops_in_time(kind, stripes):
     (images, labels), _ = stripes
-    rival = kind(**SMALL, epochs=100_000) if kind is SupervisedCKN else kind(**SMALL)
-    rival.minutes = 1 / 60
+    baseline = kind(**SMALL, epochs=100_000) if kind is SupervisedCKN else kind(**SMALL)
+    baseline.minutes = 1 / 60
     start = time.process_time()  # of this process: others may keep it waiting
-    rival.fit(images, labels)
+    baseline.fit(images, labels)
     assert time.process_time() - start < 20
-    assert rival.scores(images).isfinite().all()
+    assert baseline.scores(images).isfinite().all()
 
 
 def test_a_start_that_takes_long_leaves_time_for_supervision(monkeypatch, stripes):
@@ -166,22 +166,22 @@ def test_a_start_that_takes_long_leaves_time_for_supervision(monkeypatch, stripe
             return False
 
     monkeypatch.setattr("convdkm.lab.baselines.ckn.Budget", Spent)
-    rival, said = SupervisedCKN(**SMALL, epochs=2), []
-    rival.tell = said.append
-    rival.fit(images, labels)
+    baseline, said = SupervisedCKN(**SMALL, epochs=2), []
+    baseline.tell = said.append
+    baseline.fit(images, labels)
     assert "after 1 iterations" in said[0]
     assert "λ = 0.1" in said[2]  # the first that is tried
-    assert len(rival.curve) == 2
+    assert len(baseline.curve) == 2
     assert shares
 
 
 def test_a_set_that_does_not_fit_is_foreseen(monkeypatch):
     images, labels = torch.zeros(50, 1, 8, 8), torch.arange(50) % 3
-    rival = UnsupervisedCKN(**SMALL)
-    rival.foresee(images, labels)
+    baseline = UnsupervisedCKN(**SMALL)
+    baseline.foresee(images, labels)
     monkeypatch.setattr("convdkm.lab.baselines.ckn.available_memory", lambda: 20_000)
     with pytest.raises(InvalidInputError, match=r"50 images of 32 features .* use 13 images"):
-        rival.foresee(images, labels)
+        baseline.foresee(images, labels)
 
 
 def test_bad_use_is_refused(stripes):

@@ -1,4 +1,4 @@
-"""The machine, the inducing NNGP and the network of the same shape, as rivals."""
+"""The machine, the inducing NNGP and the network of the same shape, as baselines."""
 
 import math
 import time
@@ -22,26 +22,26 @@ TINY = {
     "flip": False,
     "device": "cpu",
 }
-RIVALS = [Machine, InducingNNGP, CNN]
+BASELINES = [Machine, InducingNNGP, CNN]
 
 
-@pytest.mark.parametrize("kind", RIVALS)
+@pytest.mark.parametrize("kind", BASELINES)
 def test_it_learns(kind, stripes):
     (images, labels), (test_images, test_labels) = stripes
-    rival = kind(**TINY)
+    baseline = kind(**TINY)
     said = []
-    rival.tell = said.append
-    assert rival.fit(images, labels) is rival
-    predicted = rival.predict(test_images)
+    baseline.tell = said.append
+    assert baseline.fit(images, labels) is baseline
+    predicted = baseline.predict(test_images)
     assert float((predicted == test_labels).double().mean()) > 0.7
-    chances = rival.probabilities(test_images)
+    chances = baseline.probabilities(test_images)
     assert chances.shape == (60, 3)
     torch.testing.assert_close(chances.sum(1), torch.ones(60, dtype=torch.float64))
     assert torch.equal(chances.argmax(1), predicted)
     assert any("epoch 16" in line for line in said)
 
 
-@pytest.mark.parametrize("kind", RIVALS)
+@pytest.mark.parametrize("kind", BASELINES)
 def test_the_seed_is_all_that_is_random(kind, stripes):
     (images, labels), (test_images, _) = stripes
     first, again, other = (
@@ -52,15 +52,15 @@ def test_the_seed_is_all_that_is_random(kind, stripes):
     assert not torch.equal(first, other)
 
 
-@pytest.mark.parametrize("kind", RIVALS)
+@pytest.mark.parametrize("kind", BASELINES)
 def test_it_stops_in_time(kind, stripes):
     (images, labels), _ = stripes
-    rival = kind(**{**TINY, "epochs": 100_000})
-    rival.minutes = 1 / 60
+    baseline = kind(**{**TINY, "epochs": 100_000})
+    baseline.minutes = 1 / 60
     start = time.process_time()  # of this process: others may keep it waiting
-    rival.fit(images, labels)
+    baseline.fit(images, labels)
     assert time.process_time() - start < 20
-    assert rival.predict(images).shape == (90,)
+    assert baseline.predict(images).shape == (90,)
 
 
 def test_a_machine_with_time_keeps_its_epochs(stripes):
@@ -76,10 +76,10 @@ def test_a_machine_with_time_keeps_its_epochs(stripes):
 
 def test_a_machine_out_of_time_has_a_shorter_recipe(stripes):
     (images, labels), _ = stripes
-    rival, said = Machine(**{**TINY, "epochs": 100_000}), []
-    rival.minutes, rival.tell = 1 / 60, said.append
-    rival.fit(images, labels)
-    assert rival.fitted.config.training.epochs < 100_000
+    baseline, said = Machine(**{**TINY, "epochs": 100_000}), []
+    baseline.minutes, baseline.tell = 1 / 60, said.append
+    baseline.fit(images, labels)
+    assert baseline.fitted.config.training.epochs < 100_000
     assert any("of 100000 fit into the time" in line for line in said)
 
 
@@ -148,7 +148,7 @@ def test_the_last_image_of_an_epoch_may_be_alone():
     assert cnn.scores(images).isfinite().all()
 
 
-@pytest.mark.parametrize("kind", RIVALS)
+@pytest.mark.parametrize("kind", BASELINES)
 def test_bad_use_is_refused(kind):
     with pytest.raises(NotInitialisedError, match="call fit"):
         kind(**TINY).predict(torch.zeros(1, 1, 8, 8))
@@ -158,20 +158,20 @@ def test_bad_use_is_refused(kind):
         kind("quik")
     with pytest.raises(InvalidInputError, match="labels must be 2 integers"):
         kind(**TINY).fit(torch.zeros(2, 1, 8, 8), torch.zeros(3, dtype=torch.long))
-    rival = kind(**TINY)
-    rival.minutes = -1
+    baseline = kind(**TINY)
+    baseline.minutes = -1
     with pytest.raises(InvalidInputError, match="minutes must be"):
-        rival.fit(torch.zeros(3, 1, 8, 8), torch.arange(3))
+        baseline.fit(torch.zeros(3, 1, 8, 8), torch.arange(3))
 
 
-@pytest.mark.parametrize("kind", RIVALS)
+@pytest.mark.parametrize("kind", BASELINES)
 def test_images_of_another_shape_are_refused(kind, stripes):
     (images, labels), _ = stripes
-    rival = kind(**{**TINY, "epochs": 1}).fit(images, labels)
+    baseline = kind(**{**TINY, "epochs": 1}).fit(images, labels)
     with pytest.raises(InvalidInputError, match=r"\(1, 8, 8\)|\(N, 1, 8, 8\)"):
-        rival.predict(images[..., 1:])
+        baseline.predict(images[..., 1:])
     with pytest.raises(InvalidInputError, match=r"no images|at least one"):
-        rival.predict(images[:0])
+        baseline.predict(images[:0])
 
 
 def test_options_that_cannot_be_are_refused():
@@ -185,8 +185,8 @@ def test_options_that_cannot_be_are_refused():
 
 def test_a_machine_that_does_not_fit_is_foreseen(monkeypatch):
     images, labels = torch.randn(64, 1, 8, 8), torch.arange(64) % 3
-    rival = Machine(**TINY)
-    rival.foresee(images, labels)
+    baseline = Machine(**TINY)
+    baseline.foresee(images, labels)
     monkeypatch.setattr("convdkm.training.memory.available_memory", lambda device: 100_000)
     with pytest.raises(InvalidInputError, match="GB"):
-        rival.foresee(images, labels)
+        baseline.foresee(images, labels)

@@ -214,8 +214,8 @@ def test_training_and_comparing_whiten_alike(call, tmp_path, here, bright):
         more = [*options, "--train-size", size, "--image-size", side]
         code, _, err = call("train", bright, *more, *machine, "--strides", 1, "-o", run, "-q")
         assert code == 0, err
-        rivals = ["--methods", "nngp-linear", "--seeds", 1, "-f", "none"]
-        code, _, warned = call("compare", bright, *more, *rivals, "-o", folder)
+        baselines = ["--methods", "nngp-linear", "--seeds", 1, "-f", "none"]
+        code, _, warned = call("compare", bright, *more, *baselines, "-o", folder)
         assert code == 0, warned
         assert RunConfig.from_file(run / "config.yaml").data.whitening == expected
         assert ComparisonFolder(folder).read().scale.whitening == expected

@@ -11,7 +11,7 @@ from comparison_helpers import DIGITS
 
 from convdkm.data import from_arrays
 from convdkm.errors import InvalidInputError, NumericalError
-from convdkm.lab.baselines import Rival
+from convdkm.lab.baselines import Baseline
 from convdkm.lab.baselines.setting import Setting
 from convdkm.lab.studies.comparison.folder import TrialResult
 from convdkm.lab.studies.comparison.foreseeing import check_time
@@ -106,7 +106,7 @@ def test_predictions_that_take_too_long_are_refused_before_the_fit(tmp_path):
     assert not (tmp_path / "kernel").exists()
 
 
-class Slow(Rival):
+class Slow(Baseline):
     """Knows that it takes ten minutes to fit, and a second for each image."""
 
     def fit(self, images, labels):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from convdkm.data import Dataset
 from convdkm.errors import ConvDKMError, InvalidInputError
-from convdkm.lab.baselines.base import Rival
+from convdkm.lab.baselines.base import Baseline
 from convdkm.lab.baselines.kernels.progress import duration
 from convdkm.lab.baselines.methods import method
 from convdkm.lab.baselines.setting import Setting
@@ -29,9 +29,9 @@ def setting_of(trial: PlannedTrial, scale: Scale, data: Dataset, kernel: Path) -
     return Setting(scale.dataset, trial.seed, scale.preset, side, trial.size, kernel)
 
 
-def check_time(rival: Rival, images: Tensor, predicted: int, minutes: float) -> None:
+def check_time(baseline: Baseline, images: Tensor, predicted: int, minutes: float) -> None:
     """Raise where predictions are known to take longer than ``minutes``."""
-    expected = rival.expected_seconds(images, predicted)
+    expected = baseline.expected_seconds(images, predicted)
     if expected is None or expected[1] <= 60 * minutes:
         return
     fits = int(predicted * 60 * minutes / expected[1])
@@ -49,8 +49,8 @@ def refusals(
     found: dict[Place, str] = {}
     for trial, split in _first_of_each(trials, data):
         try:
-            rival = _rival(trial, folder, scale, data)
-            rival.foresee(split.train_images, split.train_labels)
+            baseline = _baseline(trial, folder, scale, data)
+            baseline.foresee(split.train_images, split.train_labels)
         except ConvDKMError as error:
             found[trial.method, trial.size] = describe(error)
     return found
@@ -62,14 +62,16 @@ def expectations(
     """Seconds to fit and to predict, of methods that can tell, by the time of a short trial."""
     found: dict[Place, tuple[float, float]] = {}
     for trial, split in _first_of_each(trials, data):
-        rival = _rival(trial, folder, scale, data)
-        expected = rival.expected_seconds(split.train_images, len(split.test_images))
+        baseline = _baseline(trial, folder, scale, data)
+        expected = baseline.expected_seconds(split.train_images, len(split.test_images))
         if expected is not None:
             found[trial.method, trial.size] = expected
     return found
 
 
-def _rival(trial: PlannedTrial, folder: ComparisonFolder, scale: Scale, data: Dataset) -> Rival:
+def _baseline(
+    trial: PlannedTrial, folder: ComparisonFolder, scale: Scale, data: Dataset
+) -> Baseline:
     kernel = folder.file(trial, "kernel")
     return method(trial.method).build(setting_of(trial, scale, data, kernel))
 

@@ -15,7 +15,7 @@ from convdkm.lab.baselines.methods import method
 from convdkm.lab.baselines.setting import Setting
 
 if TYPE_CHECKING:
-    from convdkm.lab.baselines.base import Rival
+    from convdkm.lab.baselines.base import Baseline
     from convdkm.lab.studies.comparison.folder import TrialResult
     from convdkm.lab.studies.comparison.images import Split
 
@@ -66,17 +66,17 @@ class TrialTask:
         from convdkm.training.environment import environment
 
         notes = _Notes()
-        rival = method(self.method).build(self.setting)
-        rival.minutes, rival.tell = self.minutes, notes.add
-        rival.foresee(split.train_images, split.train_labels)
-        self._foresee_predictions(rival, split)
+        baseline = method(self.method).build(self.setting)
+        baseline.minutes, baseline.tell = self.minutes, notes.add
+        baseline.foresee(split.train_images, split.train_labels)
+        self._foresee_predictions(baseline, split)
         resumed = self.setting.folder is not None and any(self.setting.folder.glob("block-*.npy"))
         forget_peak()
         before, start = memory_now(), time.perf_counter()
-        rival.fit(split.train_images, split.train_labels)
+        baseline.fit(split.train_images, split.train_labels)
         fitted = time.perf_counter()
-        probabilities = rival.probabilities(split.test_images)
-        predicted = rival.predict(split.test_images) if probabilities is None else None
+        probabilities = baseline.probabilities(split.test_images)
+        predicted = baseline.predict(split.test_images) if probabilities is None else None
         done, peak = time.perf_counter(), peak_memory()
         return TrialResult(
             state="finished",
@@ -85,21 +85,21 @@ class TrialTask:
             predict_seconds=done - fitted,
             peak_memory=peak,
             added_memory=max(0, peak - before),
-            parameters=rival.parameters,
+            parameters=baseline.parameters,
             train_images=len(split.train_images),
             test_images=len(split.test_images),
-            cut_short=rival.cut_short,
+            cut_short=baseline.cut_short,
             resumed=resumed,
             notes=notes.lines,
             environment=environment(),
         )
 
-    def _foresee_predictions(self, rival: Rival, split: Split) -> None:
+    def _foresee_predictions(self, baseline: Baseline, split: Split) -> None:
         """Raise where predicting the test images is known to take longer than is allowed."""
         from convdkm.lab.studies.comparison.foreseeing import check_time
 
         if self.minutes is not None:
-            check_time(rival, split.train_images, len(split.test_images), self.minutes)
+            check_time(baseline, split.train_images, len(split.test_images), self.minutes)
 
 
 class _Notes:

@@ -38,16 +38,16 @@ def images():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_fit_says_whether_the_time_limit_ended_it(images, name):
-    rival = METHODS[name]()
-    assert not rival.cut_short
-    rival.minutes = 1e-6
-    assert rival.fit(*images).cut_short
-    rival.minutes = None
-    assert not rival.fit(*images).cut_short
-    assert rival.expected_seconds(images[0], 10) is None
+    baseline = METHODS[name]()
+    assert not baseline.cut_short
+    baseline.minutes = 1e-6
+    assert baseline.fit(*images).cut_short
+    baseline.minutes = None
+    assert not baseline.fit(*images).cut_short
+    assert baseline.expected_seconds(images[0], 10) is None
 
 
 def test_a_kernel_knows_how_long_it_takes(images, monkeypatch):
     monkeypatch.setattr(NNGPKernel, "seconds_per_pair", lambda *_: 0.5)
-    rival = KernelRegression(NNGPKernel(plain(1)))
-    assert rival.expected_seconds(images[0], 10) == (0.5 * 48 * 49 / 2, 0.5 * 48 * 10)
+    baseline = KernelRegression(NNGPKernel(plain(1)))
+    assert baseline.expected_seconds(images[0], 10) == (0.5 * 48 * 49 / 2, 0.5 * 48 * 10)

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[4] / "docs" / "rivals-methods.md"
+PAGE = Path(__file__).parents[4] / "docs" / "baselines-methods.md"
 
 
 def test_the_python_of_the_page_runs(capsys):

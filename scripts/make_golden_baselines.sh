@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Make tests/golden/rival_kernels.npz by neural-tangents, in a temporary virtual environment.
-# Arguments go to make_golden_rivals.py. PYTHON chooses the interpreter (3.11).
+# Make tests/golden/baseline_kernels.npz by neural-tangents, in a temporary virtual environment.
+# Arguments go to make_golden_baselines.py. PYTHON chooses the interpreter (3.11).
 set -euo pipefail
 
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -12,4 +12,4 @@ trap 'rm -rf "$env_dir"' EXIT
 # Without its dependencies: they include TensorFlow packages that the kernels do not need.
 "$env_dir/bin/pip" install --quiet --no-deps neural-tangents==0.6.5
 
-JAX_PLATFORMS=cpu "$env_dir/bin/python" "$here/make_golden_rivals.py" "$@"
+JAX_PLATFORMS=cpu "$env_dir/bin/python" "$here/make_golden_baselines.py" "$@"

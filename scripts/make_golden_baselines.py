@@ -9,7 +9,7 @@ kernel is computed by both, and the file is written only if they agree. In addit
   the border, and then ``flatten``;
 * ``gaussian`` is ``|x| |y| exp(cos t - 1)`` in the place of the ReLU.
 
-neural-tangents needs package versions of its own: run this by ``make_golden_rivals.sh``.
+neural-tangents needs package versions of its own: run this by ``make_golden_baselines.sh``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from make_golden_nngp import (
     residual,
 )
 
-DEFAULT_OUTPUT = Path(__file__).resolve().parents[1] / "tests" / "golden" / "rival_kernels.npz"
+DEFAULT_OUTPUT = Path(__file__).resolve().parents[1] / "tests" / "golden" / "baseline_kernels.npz"
 SEED = 7
 GROUPS = {5: (2, 1, 1), 7: (2, 2, 2), 10: (3, 3, 3)}
 Map = Callable[[np.ndarray], np.ndarray]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 
 def test_the_python_of_the_page_runs():
-    page = (Path(__file__).parents[4] / "docs" / "rivals-kernels.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "baselines-kernels.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     assert len(blocks) == 1
     for block in blocks:
-        exec(compile(block, "rivals-kernels.md", "exec"), {})
+        exec(compile(block, "baselines-kernels.md", "exec"), {})

@@ -27,12 +27,12 @@ def test_every_row_of_table_3_has_its_method():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dataset", ["digits", "mnist", "cifar10", "/a/folder"])
 def test_every_method_can_be_made(name, dataset, tmp_path):
-    rival = method(name).build(Setting(dataset, seed=3, side=8, folder=tmp_path))
-    config = getattr(rival, "config", None)
-    seed = rival.seed if config is None else config.training.seed
+    baseline = method(name).build(Setting(dataset, seed=3, side=8, folder=tmp_path))
+    config = getattr(baseline, "config", None)
+    seed = baseline.seed if config is None else config.training.seed
     assert seed == 3
     if name in KERNELS:
-        assert rival.folder == tmp_path
+        assert baseline.folder == tmp_path
     if name in ("dkm", "dkm-nu1", "inducing-nngp", "cnn"):
         assert config.training.device == "cpu"
 
@@ -78,8 +78,8 @@ def test_images_made_smaller_are_cropped_in_proportion(dataset, side, crop):
 
 @pytest.mark.parametrize(("side", "size"), [(32, 9), (28, 7), (8, 3), (4, 1)])
 def test_the_window_of_local_pooling_is_a_quarter_of_the_image(side, size):
-    rival = method("nngp-lap-flip").build(Setting("cifar10", side=side))
-    assert rival.kernel.architecture.top.size == size
+    baseline = method("nngp-lap-flip").build(Setting("cifar10", side=side))
+    assert baseline.kernel.architecture.top.size == size
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,13 @@ def test_groups_stand_for_their_methods_each_once_and_in_order():
 
 def test_classes_are_there_by_name_and_nothing_slow_is_imported_for_a_list():
     code = (
-        "import sys, convdkm.lab.baselines as rivals, convdkm.lab.baselines.methods\n"
+        "import sys, convdkm.lab.baselines as baselines, convdkm.lab.baselines.methods\n"
         "assert 'torch' not in sys.modules\n"
         "from convdkm.lab.baselines import *\n"
-        "assert all(name in globals() for name in rivals.__all__)\n"
-        "assert issubclass(CNN, Rival) and issubclass(ConvolutionalGP, Rival)\n"
+        "assert all(name in globals() for name in baselines.__all__)\n"
+        "assert issubclass(CNN, Baseline) and issubclass(ConvolutionalGP, Baseline)\n"
         "assert 'gpytorch' not in sys.modules\n"
-        "try: rivals.Nothing\n"
+        "try: baselines.Nothing\n"
         "except AttributeError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Convolutional Gaussian processes as rivals."""
+"""Convolutional Gaussian processes as baselines."""
 
 import subprocess
 import sys
@@ -12,27 +12,27 @@ from convdkm.lab.baselines.gp import ConvolutionalGP, DeepConvolutionalGaussianP
 
 SHALLOW = {"inducing": 15, "size": 3, "epochs": 15, "batch_size": 30, "learning_rate": 0.1}
 DEEP = {**SHALLOW, "channels": 3, "hidden_size": 2, "hidden_stride": 2}
-RIVALS = [
+BASELINES = [
     (ConvolutionalGP, SHALLOW),
     (ConvolutionalGP, {**SHALLOW, "orthogonal": 6, "located": True}),
     (DeepConvolutionalGaussianProcess, {**DEEP, "size": 2, "epochs": 25}),
 ]
 
 
-@pytest.mark.parametrize(("kind", "options"), RIVALS)
+@pytest.mark.parametrize(("kind", "options"), BASELINES)
 def test_it_learns(kind, options, stripes):
     (images, labels), (test_images, test_labels) = stripes
-    rival, said = kind(**options), []
-    rival.tell = said.append
-    assert rival.fit(images, labels) is rival
-    assert float((rival.predict(test_images) == test_labels).double().mean()) > 0.6
-    chances = rival.probabilities(test_images)
+    baseline, said = kind(**options), []
+    baseline.tell = said.append
+    assert baseline.fit(images, labels) is baseline
+    assert float((baseline.predict(test_images) == test_labels).double().mean()) > 0.6
+    chances = baseline.probabilities(test_images)
     torch.testing.assert_close(chances.sum(1), torch.ones(60, dtype=torch.float64))
-    assert rival.curve[-1] < rival.curve[0]
+    assert baseline.curve[-1] < baseline.curve[0]
     assert len(said) == options["epochs"]
 
 
-@pytest.mark.parametrize(("kind", "options"), RIVALS)
+@pytest.mark.parametrize(("kind", "options"), BASELINES)
 def test_the_seed_is_all_that_is_random(kind, options, stripes):
     (images, labels), (test_images, _) = stripes
     first, again, other = (
@@ -43,16 +43,16 @@ def test_the_seed_is_all_that_is_random(kind, options, stripes):
     assert not torch.equal(first, other)
 
 
-@pytest.mark.parametrize(("kind", "options"), RIVALS)
+@pytest.mark.parametrize(("kind", "options"), BASELINES)
 def test_it_stops_in_time_and_leaves_the_generator_alone(kind, options, stripes):
     (images, labels), _ = stripes
-    rival = kind(**{**options, "epochs": 100_000})
-    rival.minutes = 1 / 60
+    baseline = kind(**{**options, "epochs": 100_000})
+    baseline.minutes = 1 / 60
     state = torch.random.get_rng_state()
     start = time.process_time()  # of this process: others may keep it waiting
-    rival.fit(images, labels)
+    baseline.fit(images, labels)
     assert time.process_time() - start < 20
-    assert rival.scores(images).isfinite().all()
+    assert baseline.scores(images).isfinite().all()
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
