@@ -49,7 +49,7 @@ def test_the_machine_is_not_needed_to_load(tmp_path):
     code = """
 import sys, torch, convdkm
 predictor = convdkm.load_predictor(sys.argv[1])
-assert "convdkm.model" not in sys.modules and "convdkm.likelihoods" not in sys.modules
+assert "convdkm.model" not in sys.modules and "convdkm.architectures" not in sys.modules
 print(predictor.predict(torch.ones(1, 2, 6, 5)).log_probs[0].tolist())
 """
     path = str(tmp_path / "machine.safetensors")

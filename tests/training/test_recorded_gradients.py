@@ -5,7 +5,6 @@ import logging
 
 import pytest
 import torch
-from folded.folded_machines import MACHINES
 
 import convdkm as dkm
 from convdkm.errors import NotFiniteError, NumericalError
@@ -13,6 +12,7 @@ from convdkm.layers.base import IdentityPlan, Layer
 from convdkm.runtime.elementwise import compiled_engine
 from convdkm.runtime.memory import peak_memory
 from convdkm.training.gradients import RecordedGradients
+from predicting.folded_machines import MACHINES
 
 COUNT = 6
 ROUNDED = 1e-9
