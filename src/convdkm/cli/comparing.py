@@ -72,7 +72,7 @@ class Request:
             given["whitening"] = self.whitening
         there = {name: value for name, value in given.items() if value is not None}
         RunConfig.of(there, "the options")
-        usual = preset_named(self.preset).config(dataset).data.whitening
+        usual = preset_named(self.preset).config(dataset).training.whitening
         return Scale(
             dataset=dataset,
             preset=self.preset,

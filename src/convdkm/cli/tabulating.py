@@ -6,13 +6,13 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from convdkm.cli.output import say, warn
-from convdkm.config import nearest
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.comparison.folder import ComparisonFolder
 from convdkm.lab.studies.rendering.comma import comma_separated
 from convdkm.lab.studies.rendering.latex import latex
 from convdkm.lab.studies.rendering.markdown import markdown
 from convdkm.lab.studies.results import Results
+from convdkm.options import nearest
 from convdkm.storage.files import write_text
 
 FORMATS = {"markdown": (markdown, "md"), "latex": (latex, "tex"), "csv": (comma_separated, "csv")}

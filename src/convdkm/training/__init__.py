@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from convdkm.architectures import build_model
     from convdkm.training.batches import Batches
-    from convdkm.training.build import build_model
     from convdkm.training.checkpoint import CheckpointError, CheckpointStore, Progress
     from convdkm.training.fit import fit, resume
     from convdkm.training.loop import Trainer, TrainingFailedError

@@ -97,7 +97,7 @@ class Demand:
         held_out: int = 0,
     ) -> Demand:
         """From the settings and the images, of which ``held_out`` bytes are held out."""
-        training, data, images = config.training, config.data, dataset.train_images
+        training, images = config.training, dataset.train_images
         batch = min(training.batch_size, len(images))
         share = len(world.shares(batch)[0])
         at_a_time = min(training.micro_batch or share, share)
@@ -105,7 +105,7 @@ class Demand:
         if training.calibrate:
             calibration = min(training.micro_batch or batch, training.calibrate)
             evaluation = max(evaluation, calibration)
-        whitened = not (data.crop or data.flip) or data.augment == "after-whitening"
+        whitened = not (training.crop or training.flip) or training.augment == "after-whitening"
         on_host = device.type == "cpu"
         held = images.nbytes + dataset.test_images.nbytes + held_out
         return cls(
@@ -353,9 +353,4 @@ def _standing(model: DeepKernelMachine, device: torch.device) -> int:
 
 
 def _bytes_of(model: DeepKernelMachine) -> int:
-    return sum(parameter.nbytes for parameter in model.parameters() if not _unknown(parameter))
-
-
-def _unknown(parameter: Tensor) -> bool:
-    """Whether a parameter takes its shape from data, which it has not seen."""
-    return torch.nn.parameter.is_lazy(parameter)
+    return sum(parameter.nbytes for parameter in model.parameters())

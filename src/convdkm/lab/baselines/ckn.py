@@ -202,15 +202,8 @@ class SupervisedCKN(UnsupervisedCKN):
             mean=start.mean.to(images),
             scale=start.scale.to(images),
         )
-        data, training = self.config.data, self.config.training
-        batches = Batches(
-            images,
-            labels,
-            min(training.batch_size, len(images)),
-            crop=data.crop,
-            flip=data.flip,
-            seed=self.seed,
-        )
+        training = self.config.training
+        batches = Batches.of(training, images, labels)
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:
             return classifier.loss(network(inputs).flatten(1), targets)

@@ -131,15 +131,8 @@ class ConvolutionalGP(Baseline):
         parts = gp_layers()
         budget = Budget(self.minutes)
         images, labels = images.float(), labels.long()
-        data, training = self.config.data, self.config.training
-        batches = Batches(
-            images,
-            labels,
-            min(training.batch_size, len(images)),
-            crop=data.crop,
-            flip=data.flip,
-            seed=training.seed,
-        )
+        training = self.config.training
+        batches = Batches.of(training, images, labels)
         model = self._built(images, classes).to(images.device)
         likelihood = parts.Softmax()
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from convdkm.config import Integers, PositiveInt, RunConfig
+from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.specification import Base, Category, Part, Row, category
+from convdkm.options import Integers, PositiveInt
 from convdkm.presets import preset
 
 OWN_SIZE = ("fast", "quick")
@@ -159,7 +160,7 @@ def settings(table: Category, row: Row, dataset: str, scale: Scale) -> RunConfig
         config = config.updated({**table.base.size, **row.exceptions.get(dataset, {})})
     config = config.updated({**row.options, **scale.options()})
     # The runs of a table are whitened alike, as the paper's are, however few images one has.
-    return config.updated({"whitening": "zca"} if config.data.whitening == "auto" else {})
+    return config.updated({"whitening": "zca"} if config.training.whitening == "auto" else {})
 
 
 def slug(base: Base, row: Row) -> str:

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from convdkm.config import nearest
 from convdkm.errors import InvalidInputError
+from convdkm.options import nearest
 
 CATEGORIES = ("nu", "normalisation", "rescaling", "top", "likelihood", "inducing", "comparison")
 COLLECTIONS = ("selection",)

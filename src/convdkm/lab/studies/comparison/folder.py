@@ -13,10 +13,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from convdkm.choices import WhiteningChoice
-from convdkm.config import PositiveInt
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.comparison.planning import Plan, PlannedTrial, merged, planned
 from convdkm.lab.studies.specification import Part
+from convdkm.options import PositiveInt
 from convdkm.storage.files import locked, read_text, write_json
 
 RECORD, LOCK = "comparison.json", ".comparison.lock"

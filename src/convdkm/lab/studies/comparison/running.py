@@ -88,7 +88,7 @@ def compare(
 
 def _prepare(path: Path, size: int, seed: int, scale: Scale, data: Dataset) -> None:
     """Images of a size and a seed, whitened once for all methods."""
-    epsilon = preset(scale.preset).config(scale.dataset).data.zca_epsilon
+    epsilon = preset(scale.preset).config(scale.dataset).training.zca_epsilon
     whitened(drawn(data, size, seed), scale.whitening, epsilon).save(path)
 
 
