@@ -42,6 +42,10 @@ OF_THE_PRESET = (
     "device",
 )
 """Parameters that are options of a run by the same name; None leaves them to the preset."""
+LEAST_STEPS = 400
+"""Where the preset's epochs make fewer steps of few images, there are more epochs."""
+SMALL = 16
+"""Images and signals below this side are trained by the preset's settings for the digits (8×8)."""
 
 
 class ConvDKMClassifier(MachineClassifier):
@@ -69,14 +73,15 @@ class ConvDKMClassifier(MachineClassifier):
             well, ``"auto"`` is ZCA where it fits, ``"none"``.
         crop: training images are moved at random by up to so many pixels.
         flip: training images are mirrored left and right at random.
-        epochs: passes over the images.
+        epochs: passes over the images; by default the preset's, or as many as make 400 steps.
         batch_size: images a step.
         learning_rate: Adam's, at its peak.
         precision: of the data path, ``"float32"`` or ``"float64"``.
         device: ``"cpu"``, ``"cuda"``, …; ``"auto"`` takes what there is.
         preset: whose machine and recipe it is.
-        dataset: a data set whose settings in the preset suit the images; those of ``"digits"`` and
-            ``"mnist"`` are for small images that must not be mirrored.
+        dataset: the data set whose settings in the preset suit the images: ``"mnist"``, say, for
+            images that must not be mirrored. By default those of ``"digits"`` for images below 16
+            pixels, and the general ones (``"images"``) for others.
         options: any other options of the machine and the recipe, by their names in
             :class:`~convdkm.config.RunConfig`.
         random_state: of everything that is random: an integer makes fits repeatable.
@@ -107,7 +112,7 @@ class ConvDKMClassifier(MachineClassifier):
         precision: str | None = None,
         device: str | None = None,
         preset: str = "quick",
-        dataset: str = "images",
+        dataset: str | None = None,
         options: Mapping[str, Any] | None = None,
         random_state: Any = None,
         verbose: int | bool = False,
@@ -138,10 +143,9 @@ class ConvDKMClassifier(MachineClassifier):
 
     def fit(self, X: Any, y: Any) -> ConvDKMClassifier:
         """Train a new machine on images and their labels ``(N,)``."""
-        config = self._config()
         given = None if self.image_shape is None else full_shape(self.image_shape)
         rows, shape = self._rows(X, given)
-        rows, y = validate_data(self, rows, y, dtype=np.dtype(config.training.precision))
+        rows, y = validate_data(self, rows, y, dtype=self._dtype)
         self.image_shape_ = (1, rows.shape[1]) if shape is None else shape
         if given is not None and rows.shape[1] != math.prod(given):
             raise InvalidInputError(
@@ -149,10 +153,7 @@ class ConvDKMClassifier(MachineClassifier):
                 " features"
             )
         channels, *space = self.image_shape_
-        if len(space) == 1:
-            if self.crop or self.flip:
-                raise InvalidInputError("crop and flip are for images; these rows are signals")
-            config = config.updated({"crop": 0, "flip": False})
+        config = self._config(space, len(rows))
         labels, images = self._encoded(y), self._as_images(rows)
         recipe = settled(config.training, images, _warn)
         device = find_device(recipe.device)
@@ -170,18 +171,27 @@ class ConvDKMClassifier(MachineClassifier):
         self._train(model, batches, recipe)
         return self
 
-    def _config(self) -> RunConfig:
-        """The preset's settings, with the parameters that are given in their place."""
+    def _config(self, space: Sequence[int], count: int) -> RunConfig:
+        """The preset's settings for ``count`` images, with the given parameters in their place."""
         if self.inducing is not None:
             as_integers("inducing", self.inducing)
         values = {name: getattr(self, name) for name in OF_THE_PRESET}
         given = {name: value for name, value in values.items() if value is not None}
         if isinstance(self.kernel, Kernel):
             del given["kernel"]
+        if len(space) == 1:
+            if self.crop or self.flip:
+                raise InvalidInputError("crop and flip are for images; these rows are signals")
+            given |= {"crop": 0, "flip": False}
         seed = self.random_state
         given["seed"] = seed if isinstance(seed, Integral) else self._drawn_seed()
-        named = preset_named(self.preset)
-        return named.config(self.dataset, **{**(self.options or {}), **given})
+        given = {**(self.options or {}), **given}
+        dataset = self.dataset or ("digits" if min(space) < SMALL else "images")
+        config = preset_named(self.preset).config(dataset, **given)
+        if "epochs" in given:
+            return config
+        enough = -(-LEAST_STEPS // -(-count // config.training.batch_size))
+        return config.updated({"epochs": max(config.training.epochs, enough)})
 
     def _rows(self, X: Any, expected: Shape | None) -> tuple[Any, Shape | None]:
         """Images as rows, and their shape; what has two axes or fewer stays as it is."""
@@ -192,13 +202,16 @@ class ConvDKMClassifier(MachineClassifier):
 
     def _inputs(self, X: Any) -> Tensor:
         rows, _ = self._rows(X, self.image_shape_)
-        double = self.model_.dtype == torch.float64
-        rows = validate_data(self, rows, dtype=np.float64 if double else np.float32, reset=False)
+        rows = validate_data(self, rows, dtype=self._dtype, reset=False)
         whitened: Tensor = self.whitening_(self._as_images(rows).to(self.model_.device))
         return whitened
 
     def _as_images(self, rows: NDArray[Any]) -> Tensor:
         return torch.tensor(rows.reshape(-1, *self.image_shape_))
+
+    @property
+    def _dtype(self) -> Any:
+        return np.float64 if self.precision == "float64" else np.float32
 
 
 def _within(options: MachineOptions, images: int, space: Sequence[int]) -> MachineOptions:
@@ -212,4 +225,4 @@ def _within(options: MachineOptions, images: int, space: Sequence[int]) -> Machi
 
 def _warn(text: str, level: Level) -> None:
     if level == "warning":
-        warnings.warn(text, stacklevel=3)
+        warnings.warn(text, stacklevel=6)  # where fit was called
