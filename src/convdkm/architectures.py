@@ -41,7 +41,7 @@ from convdkm.layers.norm import Centre, Norm
 from convdkm.layers.pool import Flatten, GlobalAveragePool
 from convdkm.likelihoods import Categorical, Gaussian, Likelihood
 from convdkm.model import DeepKernelMachine
-from convdkm.options import MachineOptions, nearest
+from convdkm.options import MachineOptions
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -132,11 +132,6 @@ def resnet(
                     f"{option} is a pair of schemes (inducing, data), got {pair!r}"
                 )
             given |= {f"inducing_{block}": pair[0], f"data_{block}": pair[1]}
-    unknown = next((name for name in given if name not in MachineOptions.model_fields), None)
-    if unknown is not None:
-        raise InvalidInputError(
-            f"resnet has no option {unknown!r}.{nearest(unknown, MachineOptions.model_fields)}"
-        )
     own_likelihood = likelihood if isinstance(likelihood, Likelihood) else None
     if own_likelihood is not None and given.keys() & {"expectation", "samples"}:
         raise InvalidInputError(

@@ -95,7 +95,7 @@ class Options(BaseModel):
             return cls.model_validate(values)
         except ValidationError as error:
             raise InvalidInputError(
-                f"{source}{': ' * bool(source)}{_readable(error, depth)}"
+                f"{source}{': ' * bool(source)}{_readable(error, depth, cls.model_fields)}"
             ) from None
 
 
@@ -192,7 +192,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {close[0]!r}?" if close else ""
 
 
-def _readable(error: ValidationError, depth: int) -> str:
+def _readable(error: ValidationError, depth: int, known: Iterable[str]) -> str:
     seen: dict[str, str] = {}
     for problem in error.errors():
         name = str(problem["loc"][depth]) if len(problem["loc"]) > depth else ""
@@ -200,6 +200,9 @@ def _readable(error: ValidationError, depth: int) -> str:
         message = re.sub(r", (unable to parse|got a number with).*", "", message)
         for theirs, ours in _WORDING.items():
             message = message.replace(theirs, ours)
+        if problem["type"] == "extra_forbidden":
+            seen[name] = f"there is no option {name!r}.{nearest(name, known)}"
+            continue
         given = problem.get("input")
         shown = "" if isinstance(given, (dict, BaseModel)) else f", got {shortened(repr(given))}"
         seen.setdefault(name, f"{name} {message}{shown}".strip())

@@ -39,6 +39,11 @@ class MachineEstimator(BaseEstimator):
     verbose: int | bool
     model_: DeepKernelMachine
 
+    def _keep(self, parameters: dict[str, Any]) -> None:
+        """Keep what a constructor was called with, its ``locals()``, as attributes."""
+        for name in self._get_param_names():
+            setattr(self, name, parameters[name])
+
     def _train(self, model: DeepKernelMachine, batches: Batches, recipe: Recipe) -> None:
         """Train a machine that is initialised."""
         sinks = []

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from convdkm.config import RunConfig
+from convdkm.config import Recipe, RunConfig
 from convdkm.errors import InvalidInputError
 from convdkm.estimators.base import MachineClassifier
 from convdkm.estimators.compat import validate_data
@@ -27,21 +27,6 @@ from convdkm.training.build import built, fitted_whitening, initialise, settled,
 from convdkm.training.sinks import Level
 from convdkm.training.world import find_device
 
-OF_THE_PRESET = (
-    "inducing",
-    "blocks",
-    "nu",
-    "kernel",
-    "whitening",
-    "crop",
-    "flip",
-    "epochs",
-    "batch_size",
-    "learning_rate",
-    "precision",
-    "device",
-)
-"""Parameters that are options of a run by the same name; None leaves them to the preset."""
 LEAST_STEPS = 400
 """Where the preset's epochs make fewer steps of few images, there are more epochs."""
 SMALL = 16
@@ -95,6 +80,16 @@ class ConvDKMClassifier(MachineClassifier):
         epochs_: passes over the images that it was trained for.
     """
 
+    inducing: Sequence[int] | None
+    image_shape: Sequence[int] | None
+    kernel: str | Kernel | None
+    crop: int | None
+    flip: bool | None
+    precision: str | None
+    preset: str
+    dataset: str | None
+    options: Mapping[str, Any] | None
+
     def __init__(
         self,
         inducing: Sequence[int] | None = None,
@@ -117,24 +112,7 @@ class ConvDKMClassifier(MachineClassifier):
         random_state: Any = None,
         verbose: int | bool = False,
     ) -> None:
-        self.inducing = inducing
-        self.blocks = blocks
-        self.image_shape = image_shape
-        self.nu = nu
-        self.kernel = kernel
-        self.whitening = whitening
-        self.crop = crop
-        self.flip = flip
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.precision = precision
-        self.device = device
-        self.preset = preset
-        self.dataset = dataset
-        self.options = options
-        self.random_state = random_state
-        self.verbose = verbose
+        self._keep(locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -175,10 +153,12 @@ class ConvDKMClassifier(MachineClassifier):
         """The preset's settings for ``count`` images, with the given parameters in their place."""
         if self.inducing is not None:
             as_integers("inducing", self.inducing)
-        values = {name: getattr(self, name) for name in OF_THE_PRESET}
-        given = {name: value for name, value in values.items() if value is not None}
-        if isinstance(self.kernel, Kernel):
-            del given["kernel"]
+        options = MachineOptions.model_fields | Recipe.model_fields
+        given = {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            if name in options and value is not None and not isinstance(value, Kernel)
+        }
         if len(space) == 1:
             if self.crop or self.flip:
                 raise InvalidInputError("crop and flip are for images; these rows are signals")

@@ -157,18 +157,7 @@ class DKMClassifier(MachineClassifier, _OnVectors):
         random_state: Any = None,
         verbose: int | bool = False,
     ) -> None:
-        self.inducing = inducing
-        self.depth = depth
-        self.nu = nu
-        self.kernel = kernel
-        self.standardise = standardise
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.precision = precision
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any) -> DKMClassifier:
         """Train a new machine on vectors ``(N, features)`` and their labels ``(N,)``."""
@@ -186,21 +175,9 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
     and predictions back; several targets have their noise in common on that scale.
 
     Args:
-        inducing: inducing points of every layer; no more than there are distinct samples.
-        depth: learned Gram matrices; 0 for a sparse Gaussian process.
-        nu: how strongly every layer is held to its kernel, from 0 to infinity, where nothing is
-            learned but the top layer; one number, or one for each layer.
-        kernel: a name (:data:`convdkm.choices.KernelName`) or a :class:`convdkm.Kernel`;
-            ``"arc-cosine-learned"`` learns a variance of weights and one of biases.
         noise: variance of the noise to start with, as a share of the targets' variance; learned.
-        standardise: bring every feature to mean 0 and variance 1 first.
-        epochs: passes over the samples; by default 10, or as many as make 150 steps.
-        batch_size: samples a step.
-        learning_rate: Adam's, at its peak.
-        precision: of the data path, ``"float32"`` or ``"float64"``.
-        device: ``"cpu"``, ``"cuda"``, …; ``"auto"`` takes what there is.
-        random_state: of everything that is random: an integer makes fits repeatable.
-        verbose: whether to show the training.
+
+    The other parameters are those of :class:`DKMClassifier`.
 
     Attributes:
         model_: the machine, a :class:`convdkm.DeepKernelMachine`, on the scale of mean 0 and
@@ -230,19 +207,7 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
         random_state: Any = None,
         verbose: int | bool = False,
     ) -> None:
-        self.inducing = inducing
-        self.depth = depth
-        self.nu = nu
-        self.kernel = kernel
-        self.noise = noise
-        self.standardise = standardise
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.precision = precision
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any) -> DKMRegressor:
         """Train a new machine on vectors ``(N, features)`` and targets ``(N,)`` or ``(N, D)``."""

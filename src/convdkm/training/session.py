@@ -29,7 +29,7 @@ from convdkm.training.memory import Demand, Estimate, estimate
 from convdkm.training.run import Run
 from convdkm.training.scoring import Scorer, ScoringStoppedError
 from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, tensorboard_of
-from convdkm.training.sources import RunImages, drawn, kept
+from convdkm.training.sources import drawn, kept
 from convdkm.training.world import ProcessLostError, World, find_device
 
 Stop = Callable[[], bool]
@@ -87,8 +87,13 @@ def prepared(
     whitening.to(device)
     if model is None:
         model = built(config.model, recipe, data.image_shape[0], data.num_classes)
-    begun = checkpoint is not None
-    memory = _foreseen(model, config, images, data, world, begun=begun) if world.leads else None
+    begun, memory = checkpoint is not None, None
+    if world.leads:
+        scored = [part.images for name, part in images.parts.items() if name != "train"]
+        demand = Demand.of(
+            recipe, data.train_images, world, device, initialises=not begun, scored=scored
+        )
+        memory = estimate(model, demand, device)
     if memory is not None and memory.warning is not None:
         tell(memory.warning)
     if checkpoint is None:
@@ -203,28 +208,6 @@ def _require_unchanged(data: Dataset, checkpoint: Checkpoint) -> None:
             raise InvalidInputError(
                 f"the data is not what this run was trained on: {name} is {value}, and was {before}"
             )
-
-
-def _foreseen(
-    model: DeepKernelMachine,
-    config: RunConfig,
-    images: RunImages,
-    data: Dataset,
-    world: World,
-    *,
-    begun: bool,
-) -> Estimate | None:
-    """What the run takes of memory."""
-    device = find_device(config.training.device)
-    demand = Demand.of(
-        config,
-        data,
-        world,
-        device,
-        initial=0 if begun else min(config.training.inducing_images, len(data.train_images)),
-        held_out=0 if images.held_out is None else images.held_out[0].nbytes,
-    )
-    return estimate(model, demand, device)
 
 
 def _file_sinks(folder: Path, before: Progress, memory: Estimate | None) -> list[Sink]:

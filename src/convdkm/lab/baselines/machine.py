@@ -23,7 +23,7 @@ from convdkm.training.loop import Trainer
 from convdkm.training.memory import Demand, estimate
 from convdkm.training.run import Run
 from convdkm.training.sinks import EpochRecord, Level, Sink
-from convdkm.training.world import find_device
+from convdkm.training.world import World, find_device
 
 TRIAL_STEPS = 3
 """Steps that are timed, after one that is not, to see how many epochs fit into the time."""
@@ -113,19 +113,8 @@ class Machine(Baseline):
 
     def foresee(self, images: Tensor, labels: Tensor) -> None:
         classes = check_training_set(images, labels)
-        training = self.config.training
-        batch = min(training.batch_size, len(images))
-        demand = Demand(
-            tuple(images.shape[1:]),
-            min(training.micro_batch or batch, batch),
-            min(training.evaluation_batch, len(images)),
-            in_pieces=training.micro_batch is not None and training.micro_batch < batch,
-            initial=min(training.inducing_images, len(images)),
-            held=images.nbytes,
-            copied=images.nbytes,
-            checkpointing=training.checkpointing,
-        )
-        found = estimate(self._built(images.shape[1], classes), demand, find_device("cpu"))
+        demand = Demand.of(self.config.training, images, World(), torch.device("cpu"))
+        found = estimate(self._built(images.shape[1], classes), demand, torch.device("cpu"))
         if found is not None and found.warning is not None:
             raise InvalidInputError(found.warning)
 
