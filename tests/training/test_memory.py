@@ -7,7 +7,6 @@ import torch
 
 import convdkm as dkm
 from convdkm.config import Recipe
-from convdkm.data import from_arrays
 from convdkm.runtime import memory
 from convdkm.runtime.memory import available_memory, peak_memory
 from convdkm.training import MemorySink, build, fit, resume
@@ -263,7 +262,7 @@ def test_compiling_is_an_option_and_survives(tmp_path, monkeypatch, works):
     for sink in sinks:
         assert any("compiling" in text for _, text in sink.messages)
         assert any("install a C++ compiler" in text for _, text in sink.messages) is not works
-    build.tune(made[0], RunConfig().training, lambda *_: None)
+    build.tune(made[0], Recipe(), lambda *_: None)
     assert len(made) == 2
 
 
