@@ -122,17 +122,17 @@ def test_the_module_runs_and_its_errors_are_exit_codes():
 
 
 def test_memory_that_is_not_there_is_an_error_of_one_line(monkeypatch):
-    def presets(name, dataset):
+    def names():
         raise MemoryError
 
-    monkeypatch.setattr("convdkm.cli.show.show_presets", presets)
+    monkeypatch.setattr("convdkm.presets.names", names)
     assert "out of memory" in fail("presets")
 
 
 def test_an_error_of_the_program_itself_is_not_hidden(monkeypatch):
-    def presets(name, dataset):
+    def names():
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("convdkm.cli.show.show_presets", presets)
+    monkeypatch.setattr("convdkm.presets.names", names)
     with pytest.raises(RuntimeError, match="a bug"):
         call("presets")

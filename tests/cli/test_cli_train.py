@@ -8,7 +8,7 @@ import yaml
 from cli_helpers import PHOTO, QUICK, TINY, call, fail, succeed
 
 from convdkm.cli import evaluate, train
-from convdkm.cli.settings import resolve
+from convdkm.cli.inputs import resolve
 from convdkm.cli.train import _new_folder
 
 

@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
-from convdkm.cli.evaluate import open_run
+from convdkm.cli.arguments import CheckpointName, RunFolder, argument, switch
 from convdkm.cli.output import say
 from convdkm.errors import InvalidInputError
-from convdkm.predicting.exporting import require_onnx, write_onnx, write_program
-from convdkm.predicting.predictor import CannotExportError, Predictor
-from convdkm.predicting.saving import save_predictor
-
-FORMATS: dict[str, Callable[[Predictor, Path], None]] = {
-    ".onnx": write_onnx,
-    ".pt2": write_program,
-    ".safetensors": save_predictor,
-}
 
 
-def export_run(
-    folder: Path, file: Path, *, checkpoint: str, deterministic: bool, force: bool
+def export(
+    run: RunFolder,
+    file: Annotated[Path, argument("FILE", "to write: .onnx, .pt2 or .safetensors")],
+    checkpoint: CheckpointName = "last",
+    *,
+    deterministic: Annotated[
+        bool,
+        switch(
+            "--deterministic",
+            "running averages for statistics of the batch, an integral for samples",
+        ),
+    ] = False,
+    force: Annotated[bool, switch("--force", "replace a file that is there")] = False,
 ) -> None:
-    """Write the machine of a run to a file; its ending is the format."""
-    write = FORMATS.get(file.suffix.lower())
+    """Write the machine of a run to one file.
+
+    For other programs (.onnx), for PyTorch without this one (.pt2), or for convdkm.load_predictor
+    and convdkm predict (.safetensors). It takes images with values from 0 to 1, in batches of any
+    size, and gives the mean and the variance of the functions and the log-probabilities.
+    """
+    from convdkm.cli.inputs import open_run
+    from convdkm.predicting.exporting import require_onnx, write_onnx, write_program
+    from convdkm.predicting.predictor import CannotExportError
+    from convdkm.predicting.saving import save_predictor
+
+    formats = {".onnx": write_onnx, ".pt2": write_program, ".safetensors": save_predictor}
+    write = formats.get(file.suffix.lower())
     if write is None:
-        known = ", ".join(FORMATS)
+        known = ", ".join(formats)
         raise InvalidInputError(f"the ending of {file} says no format; it may be one of {known}")
     if file.is_dir() or (file.exists() and not force):
         end = "is a folder" if file.is_dir() else "is there already; --force replaces it"
         raise InvalidInputError(f"{file} {end}")
     if write is write_onnx:
         require_onnx()
-    run = open_run(folder, checkpoint, "cpu")
-    predictor = run.predictor(deterministic=deterministic)
+    predictor = open_run(run, checkpoint, "cpu").predictor(deterministic=deterministic)
     try:
         write(predictor, file)
     except CannotExportError as error:

@@ -3,29 +3,58 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from convdkm.checks import check_choice
+from convdkm.cli.arguments import (
+    CheckpointName,
+    DataDir,
+    Device,
+    MovedData,
+    argument,
+    option,
+    switch,
+)
 from convdkm.cli.output import say, say_path
-from convdkm.cli.settings import checked_dataset
+from convdkm.data.registry import checked_dataset
 from convdkm.errors import InvalidInputError
-from convdkm.report.write import write_report
-from convdkm.runtime.allocator import keep_freed_memory
-from convdkm.training.checkpoint import Which
 
 
-def report_runs(
-    runs: list[Path],
+def report(
+    runs: Annotated[
+        list[Path],
+        argument(
+            "RUN…", "folders of runs, a folder that holds some, or the folder of convdkm compare"
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        option(
+            "FILE",
+            "the page (report.html in the folder of the run, or in the current folder where there"
+            " are several)",
+            "--output",
+            "-o",
+        ),
+    ] = None,
+    images: Annotated[int, option("N", "images of each kind to show (16)")] = 16,
+    data: MovedData = None,
     *,
-    output: Path | None,
-    images: int,
-    data: str | None,
-    no_data: bool,
-    data_dir: str | None,
-    checkpoint: str,
-    device: str | None,
-    force: bool,
+    no_data: Annotated[bool, switch("--no-data", "do not predict the test images")] = False,
+    data_dir: DataDir = None,
+    checkpoint: CheckpointName = "last",
+    device: Device = None,
+    force: Annotated[bool, switch("--force", "replace a file that is no such page")] = False,
 ) -> None:
-    """Write the page of one run or several; the last line printed is the file."""
+    """Make a page about a run, or one that compares several.
+
+    One HTML file to look at: learning curves, calibration, confusions, images, and each layer's
+    kernel beside the Gram it learned. The last line printed is the file.
+    """
+    from convdkm.report.write import write_report
+    from convdkm.runtime.allocator import keep_freed_memory
+    from convdkm.training.checkpoint import Which
+
     check_choice("--checkpoint", checkpoint, Which)
     if data is not None and no_data:
         raise InvalidInputError("--data says where the images are, --no-data that none are needed")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from convdkm.errors import InvalidInputError
-from convdkm.storage.text import named_path
+from convdkm.storage.text import name_text, named_path
 
 Format = Literal["embedded", "idx", "cifar"]
 
@@ -205,6 +205,19 @@ def nearest(name: str) -> str:
 def listing() -> str:
     """The known names, as the end of a message."""
     return f" known are {', '.join(KNOWN_SETS)}"
+
+
+def checked_dataset(name: str) -> str:
+    """The proper name of a known set, or the whole path of another; an error if it is neither."""
+    if is_known(name):
+        return known_set(name).name
+    path = named_path(name)
+    if not path.exists():
+        raise InvalidInputError(
+            f"there is no data set or path {name!r}{nearest(name)}{listing()}; or give the path of"
+            " a folder of images or of an .npz file"
+        )
+    return name_text(path.resolve())
 
 
 def data_directory(data_dir: str | Path | None = None) -> Path:

@@ -16,7 +16,9 @@ def narrow(monkeypatch):
 @pytest.fixture
 def here(monkeypatch):
     """Trials are made in this process."""
-    monkeypatch.setattr("convdkm.cli.comparing.make_launcher", lambda threads: Here())
+    monkeypatch.setattr(
+        "convdkm.lab.studies.comparison.running.one_at_a_time", lambda threads: Here()
+    )
 
 
 def saved(folder, *, one_colour):

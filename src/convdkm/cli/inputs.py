@@ -1,18 +1,23 @@
-"""What a run is made of, from all that a user can say: a preset, a file, flags."""
+"""What a user names: the settings of a run, or the folder of one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from convdkm.checks import check_choice
+from convdkm.cli.output import warn
 from convdkm.config import RunConfig
-from convdkm.data.registry import is_known, known_set, listing, nearest
+from convdkm.data.registry import checked_dataset
 from convdkm.errors import InvalidInputError
 from convdkm.presets import default_for
 from convdkm.presets import preset as preset_of
-from convdkm.storage.text import name_text, named_path
+from convdkm.storage.text import named_path
 from convdkm.storage.yaml_file import read_yaml
+
+if TYPE_CHECKING:
+    from convdkm.training.run import Run
 
 
 def resolve(
@@ -35,19 +40,6 @@ def resolve(
     return settings, preset
 
 
-def checked_dataset(name: str) -> str:
-    """The proper name of a known set, or the whole path of another; an error if it is neither."""
-    if is_known(name):
-        return known_set(name).name
-    path = named_path(name)
-    if not path.exists():
-        raise InvalidInputError(
-            f"there is no data set or path {name!r}{nearest(name)}{listing()}; or give the path of"
-            " a folder of images or of an .npz file"
-        )
-    return name_text(path.resolve())
-
-
 def given_options(texts: Iterable[str]) -> dict[str, str]:
     """Options given as ``--set NAME=VALUE``, by their names in the configuration."""
     given: dict[str, str] = {}
@@ -60,3 +52,15 @@ def given_options(texts: Iterable[str]) -> dict[str, str]:
             raise InvalidInputError(f"--set {name} is given twice")
         given[name] = value
     return given
+
+
+def open_run(folder: Path, checkpoint: str, device: str | None) -> Run:
+    """A run from its folder; a damaged checkpoint is reported."""
+    from convdkm.training.checkpoint import Which
+    from convdkm.training.run import Run
+
+    check_choice("--checkpoint", checkpoint, Which)
+    run = Run.open(folder, checkpoint, device=device)  # type: ignore[arg-type]
+    if run.warning is not None:
+        warn(run.warning)
+    return run

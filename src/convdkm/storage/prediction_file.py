@@ -6,15 +6,16 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from convdkm.cli.output import say, warn
-from convdkm.cli.prediction_rows import Form
 from convdkm.errors import ConvDKMError, InvalidInputError
 from convdkm.storage.files import locked, move_into_place, require_regular, writing
+from convdkm.storage.prediction_rows import Form
+
+Say = Callable[[str], None]
 
 
 class PartialFile:
@@ -30,11 +31,16 @@ class PartialFile:
         form: how they are written.
         origin: the machine and the options.
         gaps: some images may have no row, since they cannot be read.
+        tell: is told what is kept, and what it goes on with.
+        warn: is told what begins anew.
     """
 
-    def __init__(self, path: Path, form: Form, origin: str, *, gaps: bool) -> None:
+    def __init__(
+        self, path: Path, form: Form, origin: str, *, gaps: bool, tell: Say, warn: Say
+    ) -> None:
         require_regular(path)
         self.path, self.form, self._gaps = path, form, gaps
+        self._tell, self._warn = tell, warn
         self._key = hashlib.sha256(origin.encode()).hexdigest()[:16]
         self.rows = 0
         """Rows that are whole."""
@@ -59,7 +65,7 @@ class PartialFile:
                     move_into_place(part, self.path)
             except KeyboardInterrupt:
                 if kept := self._kept(part):
-                    say(kept, stderr=True)
+                    self._tell(kept)
                 raise
             except ConvDKMError as error:
                 if not (kept := self._kept(part)):
@@ -79,7 +85,7 @@ class PartialFile:
             elif found is not None:
                 other = self.path.with_name(name)
                 other.unlink()
-                warn(f"{other} came from another machine or other options; all begins anew")
+                self._warn(f"{other} came from another machine or other options; all begins anew")
         begun = begun or time.time_ns()
         part = self.path.with_name(f"{self.path.name}.{self._key}-{begun:x}.part")
         part.touch()
@@ -97,7 +103,9 @@ class PartialFile:
                     break
                 place = self._place(name, begun)
                 if place is None:
-                    warn(f"images have changed since, from {name} on; these are predicted anew")
+                    self._warn(
+                        f"images have changed since, from {name} on; these are predicted anew"
+                    )
                     break
                 self.rows, self.next, end = self.rows + 1, place + 1, end + len(line)
         file.seek(end)
@@ -105,7 +113,7 @@ class PartialFile:
         if not end:
             file.write(start)
         if self.rows:
-            say(f"goes on after {_count(self.rows)} of {self.path}", stderr=True)
+            self._tell(f"goes on after {_count(self.rows)} of {self.path}")
 
     def _place(self, name: str, begun: int) -> int | None:
         """The position of an image that is next in turn; None if it is not, or was touched."""
