@@ -47,28 +47,29 @@ def compare(
         option(
             "NAME,NAME",
             "methods, or a group of them: all, quick, machines, networks, kernels or processes"
-            " (quick)",
+            " (default: quick)",
         ),
     ] = None,
     train_size: Annotated[
         list[str] | None,
         option(
             "N,N",
-            "training images, balanced over the classes; several sizes, or all (1000, or all where"
-            " there are fewer)",
+            "training images, balanced over the classes; several sizes, or all (default: 1000, or"
+            " all if there are fewer)",
         ),
     ] = None,
-    seeds: Annotated[int, option("N", "times each method is fitted at each size (3)")] = 3,
+    seeds: Annotated[int, option("N", "fits of each method at each size (default: 3)")] = 3,
     output: Annotated[
-        Path | None, option("FOLDER", "of the comparison (comparisons/DATASET)", "--output", "-o")
+        Path | None,
+        option(
+            "FOLDER", "folder of the comparison (default: comparisons/DATASET)", "--output", "-o"
+        ),
     ] = None,
     format: TableFormat = "markdown",
-    list_methods: Annotated[bool, switch("--list", "list the methods, and stop there")] = False,
+    list_methods: Annotated[bool, switch("--list", "list the methods and stop")] = False,
     dry_run: Annotated[
         bool,
-        switch(
-            "--dry-run", "show the plan, what will not fit and how long kernels take; stop there"
-        ),
+        switch("--dry-run", "show the plan, what does not fit and how long kernels take, and stop"),
     ] = False,
     quiet: Quiet = False,
     data_dir: DataDir = None,
@@ -79,28 +80,30 @@ def compare(
         float,
         _scale(
             "MINUTES",
-            "for each fit, and for each prediction of the test images by a kernel; inf for no limit"
-            " (10)",
+            "limit of each fit, and of each prediction of the test images by a kernel; inf for"
+            " no limit (default: 10)",
         ),
     ] = 10.0,
-    test_size: Annotated[int | None, _scale("N", "test images, the same for all (all)")] = None,
+    test_size: Annotated[
+        int | None, _scale("N", "test images, the same for all methods (default: all)")
+    ] = None,
     preset: Annotated[
         str,
         _scale(
             "NAME",
-            "of the machine, the inducing NNGP and the CNN, and of the crops and flips of all"
-            " (quick)",
+            "settings of the machine, the inducing NNGP and the CNN, and of the crops and flips"
+            " of all methods (default: quick)",
         ),
     ] = "quick",
     whitening: Annotated[
         str | None,
         _scale(
             "NAME",
-            "auto, zca, zca-paper, standardise, scale or none (as in the preset; auto is zca, or"
-            " standardise where that does not fit)",
+            "auto, zca, zca-paper, standardise, scale or none; auto is zca, or standardise where"
+            " that does not fit (default: as in the preset)",
         ),
     ] = None,
-    image_size: Annotated[int | None, _scale("N", "resize images to this side")] = None,
+    image_size: Annotated[int | None, _scale("N", "resize images to this height and width")] = None,
 ) -> None:
     """Compare methods on the same images.
 

@@ -88,7 +88,7 @@ def _option(parameter: Any) -> tuple[str, str]:
         names += f", {parameter.secondary_opts[0]}"
     if not parameter.is_flag and parameter.metavar:
         names += f" {parameter.metavar}"
-    return names, "show this page" if parameter.name == "help" else parameter.help or ""
+    return names, "show this help" if parameter.name == "help" else parameter.help or ""
 
 
 def _first_sentence(text: str | None) -> str:

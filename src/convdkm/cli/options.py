@@ -87,7 +87,7 @@ def _parameter(name: str) -> inspect.Parameter:
     kind = bool if field.annotation is bool else str
     default = _shown(field.default)
     option = typer.Option(
-        help=f"{field.description}{f' ({default})' if default else ''}",
+        help=f"{field.description}{f' (default: {default})' if default else ''}",
         metavar=None if kind is bool else metavar(field.annotation),
         rich_help_panel=PANELS[section],
         show_default=False,

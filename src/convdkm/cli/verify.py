@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def verify(
     paths: Annotated[
         list[Path],
-        argument("RUN|FILE…", "folders of runs, files of export, or folders of kernels on disk"),
+        argument("RUN|FILE…", "folders of runs, exported files, or folders of kernels on disk"),
     ],
 ) -> None:
-    """Check that files are what was written.
+    """Check files for damage.
 
-    Prints a line for each file: ok, if its digest is right; readable, for tables and settings,
-    which have none; no digest, if an older version wrote it; or damaged, and why. Ends with exit
-    code 1 if a file is damaged.
+    Prints one line for each file: ok, if its digest matches; readable, for tables and settings,
+    which have no digest; no digest, if an older version wrote it; or damaged, and why. The exit
+    code is 1 if a file is damaged.
     """
     every = [_findings(path) for path in paths]
     damaged = False

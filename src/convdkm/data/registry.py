@@ -212,12 +212,17 @@ def checked_dataset(name: str) -> str:
     if is_known(name):
         return known_set(name).name
     path = named_path(name)
+    require_path(path, name)
+    return name_text(path.resolve())
+
+
+def require_path(path: Path, name: str) -> None:
+    """Raise if there is nothing at the path that ``name`` stands for."""
     if not path.exists():
         raise InvalidInputError(
             f"there is no data set or path {name!r}{nearest(name)}{listing()}; or give the path of"
             " a folder of images or of an .npz file"
         )
-    return name_text(path.resolve())
 
 
 def data_directory(data_dir: str | Path | None = None) -> Path:
