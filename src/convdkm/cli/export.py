@@ -41,7 +41,7 @@ def export(
     write = formats.get(file.suffix.lower())
     if write is None:
         known = ", ".join(formats)
-        raise InvalidInputError(f"the ending of {file} says no format; it may be one of {known}")
+        raise InvalidInputError(f"{file} has the ending of no known format; use one of {known}")
     if file.is_dir() or (file.exists() and not force):
         end = "is a folder" if file.is_dir() else "is there already; --force replaces it"
         raise InvalidInputError(f"{file} {end}")

@@ -44,8 +44,7 @@ class ConfiguringCommand(Command):
     def get_params(self, ctx: Any) -> list[Any]:
         from convdkm.cli.options import configuration_flags
 
-        help_option = self.get_help_option(ctx)
-        return [*self.params, *configuration_flags(), *filter(None, [help_option])]
+        return [*super().get_params(ctx), *configuration_flags()]
 
     def invoke(self, ctx: Any) -> Any:
         from convdkm.cli.options import take_given

@@ -14,8 +14,6 @@ import typer.main
 from convdkm.config import SECTION, SECTIONS
 
 PANELS = {"data": "Data", "model": "Machine", "training": "Training"}
-
-
 FIELDS = tuple(name for name in SECTION if name != "dataset")
 """Fields that are flags; the data set is an argument."""
 

@@ -76,7 +76,7 @@ def sweep(
         str | None,
         _scale(
             "NAME",
-            "settings beneath the table's: paper, published, fast or quick; the last two bring a size"
+            "settings beneath the table's: paper, published, or fast or quick, which bring a size"
             " of their own (default: as the table says)",
         ),
     ] = None,
