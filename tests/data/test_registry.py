@@ -24,7 +24,6 @@ from convdkm.data import (
     find,
     known_set,
     load,
-    registry,
     verify,
 )
 from convdkm.errors import InvalidInputError
@@ -34,8 +33,7 @@ from convdkm.errors import InvalidInputError
 def no_system_folders(monkeypatch):
     """Fashion-MNIST may be installed on this machine."""
     fashion = replace(KNOWN_SETS["fashion-mnist"], system_folders=("/nowhere/at/all",))
-    for name in ("fashionmnist", "fmnist", "fashion"):
-        monkeypatch.setitem(registry._BY_PLAIN_NAME, name, fashion)
+    monkeypatch.setitem(KNOWN_SETS, "fashion-mnist", fashion)
 
 
 def test_listing_the_sets_imports_nothing_slow():
@@ -130,10 +128,12 @@ def test_sets_are_found(tmp_path, monkeypatch, no_system_folders):
 
 def test_the_systems_folder_is_looked_in(tmp_path, monkeypatch):
     installed = write_folder(tmp_path / "system", idx_files())
-    fashion = replace(KNOWN_SETS["fashion-mnist"], system_folders=(str(installed),))
-    monkeypatch.setitem(registry._BY_PLAIN_NAME, "fashionmnist", fashion)
-    assert find("fashion-mnist", tmp_path / "data") == installed
-    assert KNOWN_SETS["fashion-mnist"].system_folders == ("/usr/share/datasets/fashion-mnist",)
+    fashion = KNOWN_SETS["fashion-mnist"]
+    assert fashion.system_folders == ("/usr/share/datasets/fashion-mnist",)
+    here = replace(fashion, system_folders=(str(installed),))
+    monkeypatch.setitem(KNOWN_SETS, "fashion-mnist", here)
+    for name in ("fashion-mnist", "fmnist", "Fashion"):
+        assert find(name, tmp_path / "data") == installed
 
 
 def test_every_place_looked_in_is_named(tmp_path, no_system_folders):
