@@ -16,6 +16,7 @@ PAGES = [
     ["resume"],
     ["evaluate"],
     ["predict"],
+    ["export"],
     ["show"],
     ["report"],
     ["verify"],
