@@ -22,7 +22,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from convdkm.kernels.base import OfOneNumber, Positive, derivative
-from convdkm.kernels.blocks import Partials, Side
+from convdkm.kernels.blocks import Partials, Scratch, Side
 
 
 class Angular(OfOneNumber):
@@ -65,6 +65,11 @@ class Angular(OfOneNumber):
         """κ of numbers between −1 and 1."""
         raise NotImplementedError(f"{type(self).__name__} must define of_cosine(cosine)")
 
+    def of_cosine_(self, cosine: Tensor, scratch: Scratch) -> Tensor:
+        """κ, written over the numbers; see :meth:`Kernel.core_`."""
+        del scratch
+        return cosine.copy_(self.of_cosine(cosine))
+
     def slope(self, cosine: Tensor) -> Tensor:
         """κ′ of numbers between −1 and 1, finite everywhere."""
         return derivative(self.of_cosine, cosine)
@@ -89,6 +94,13 @@ class Angular(OfOneNumber):
         value = self.of_cosine(_cosine(cross, left, right))
         for _ in range(self.degree):
             value = value * (left.root * right.root)
+        return value
+
+    def core_(self, cross: Tensor, left: Side, right: Side, scratch: Scratch) -> Tensor:
+        cosine = cross.mul_(left.inverse).mul_(right.inverse).clamp_(-1, 1)
+        value = self.of_cosine_(cosine, scratch)
+        for _ in range(self.degree):
+            value.mul_(left.root).mul_(right.root)
         return value
 
     def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
