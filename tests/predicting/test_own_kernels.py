@@ -32,6 +32,15 @@ class Exponential(dkm.Angular):
         return torch.exp(self.rate.to(cosine.dtype) * self.power * (cosine - 1))
 
 
+class Shifted(dkm.Angular):
+    """A kernel of the cosine of points that have one coordinate more, which is not compared."""
+
+    shift = 0.3
+
+    def of_cosine(self, cosine):
+        return torch.exp(cosine - 1)
+
+
 class Written(dkm.Kernel):
     """A kernel that is neither: what it is, and its variance."""
 
@@ -45,6 +54,7 @@ class Written(dkm.Kernel):
 KERNELS = {
     "distance": Cauchy,
     "cosine": Exponential,
+    "shifted": Shifted,
     "any": Written,
     "sum": lambda: Cauchy(1.3, learn=True) + 0.5 * dkm.ArcCosine(),
     "product": lambda: Exponential(1.0) * Written(),
@@ -112,7 +122,7 @@ def test_it_is_written_as_onnx(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-@pytest.mark.parametrize("name", ["distance", "cosine"])
+@pytest.mark.parametrize("name", ["distance", "cosine", "shifted"])
 def test_it_is_compiled(name):
     model, images = machine(KERNELS[name]())
     labels = torch.arange(12) % 3

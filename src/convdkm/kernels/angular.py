@@ -39,9 +39,11 @@ class Angular(OfOneNumber):
     Attributes:
         degree: d; 1 for kernels that grow as their inputs do.
         keeps_norm: whether :math:`\kappa(1) = 1`.
+        shift: s; with another than 0, :math:`a + s` and :math:`b + s` take the places of a and b.
     """
 
     degree: int = 1
+    shift: float = 0.0
     keeps_norm: ClassVar[bool] = False
 
     def __init__(
@@ -82,7 +84,10 @@ class Angular(OfOneNumber):
         return self.weight_variance, self.bias_variance
 
     def variance(self, own: Tensor) -> Tensor:
-        if not self.degree:
+        if self.shift:
+            whole = own + self.shift
+            value = self.of_cosine(own / whole) * whole**self.degree
+        elif not self.degree:
             value = self.of_cosine((own > 0).to(own.dtype))
         else:
             value = own if self.degree == 1 else own**self.degree
@@ -91,12 +96,14 @@ class Angular(OfOneNumber):
         return self.scaled(value)
 
     def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
+        left, right = left.plus(self.shift), right.plus(self.shift)
         value = self.of_cosine(_cosine(cross, left, right))
         for _ in range(self.degree):
             value = value * (left.root * right.root)
         return value
 
     def core_(self, cross: Tensor, left: Side, right: Side, scratch: Scratch) -> Tensor:
+        left, right = left.plus(self.shift), right.plus(self.shift)
         cosine = cross.mul_(left.inverse).mul_(right.inverse).clamp_(-1, 1)
         value = self.of_cosine_(cosine, scratch)
         for _ in range(self.degree):
@@ -104,6 +111,7 @@ class Angular(OfOneNumber):
         return value
 
     def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
+        left, right = left.plus(self.shift), right.plus(self.shift)
         cosine = _cosine(cross, left, right)
         value, slope = self.with_slope(cosine)
         both = 0.5 * (self.degree * value - cosine * slope)

@@ -126,11 +126,7 @@ class ArcCosine(Angular):
         return 1 / (math.pi * sine.clamp(min=torch.finfo(cosine.dtype).eps ** 0.5))
 
     def with_slope(self, cosine: Tensor) -> tuple[Tensor, Tensor]:
-        slope = self.slope(cosine)
-        if self.order != 1:
-            return self.of_cosine(cosine), slope
-        sine = ((1 - cosine) * (1 + cosine)).sqrt()
-        return torch.addcmul(sine * (1 / math.pi), cosine, slope), slope
+        return relu_with_slope(cosine) if self.order == 1 else super().with_slope(cosine)
 
     def extra_repr(self) -> str:
         return f"order={self.order}"
@@ -152,6 +148,13 @@ def relu_(cosine: Tensor, scratch: Scratch) -> Tensor:
     for constant in others:
         torch.addcmul(constant, value, u, out=value)
     return cosine.clamp_(min=0).addcmul_(value.mul_(u), u.sqrt_())
+
+
+def relu_with_slope(cosine: Tensor) -> tuple[Tensor, Tensor]:
+    """κ₁ and κ₁′ = κ₀."""
+    slope = step(cosine)
+    sine = ((1 - cosine) * (1 + cosine)).sqrt()
+    return torch.addcmul(sine * (1 / math.pi), cosine, slope), slope
 
 
 def _coefficients(cosine: Tensor) -> tuple[float, ...]:

@@ -30,6 +30,10 @@ class Side(NamedTuple):
         root = variance.clamp(min=0).sqrt()
         return cls(variance, root, root.clamp(min=SMALLEST_ROOT).reciprocal())
 
+    def plus(self, variance: float) -> Side:
+        """The same with so much more variance."""
+        return Side.of(self.variance + variance) if variance else self
+
     def part(self, piece: slice | int) -> Side:
         """The same for some rows."""
         return Side(*(each[piece] for each in self))
