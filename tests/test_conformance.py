@@ -29,6 +29,8 @@ KERNELS = {
     "relu, learned": dkm.ArcCosine(weight_variance=1.3, bias_variance=0.2),
     "relu, fixed": dkm.ArcCosine(weight_variance=1.3, bias_variance=0.2, learn=False),
     "step, learned": dkm.ArcCosine(0, weight_variance=0.7, bias_variance=0.1),
+    "erf": dkm.ArcSine(),
+    "erf, learned": dkm.ArcSine(weight_variance=1.3, bias_variance=0.2),
     "squared exponential": dkm.SquaredExponential(0.8, scale=1.5, learn=True),
     "matern 1/2": dkm.Matern(0.5, 1.2, learn=True),
     "matern 3/2": dkm.Matern(1.5, learn=True),

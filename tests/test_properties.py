@@ -52,6 +52,7 @@ def grams(draw, spaces=((), (4,), (4, 3), (2, 3, 2)), least_inducing=1):
 KERNELS = {
     "relu": dkm.ArcCosine,
     "relu with bias": lambda: dkm.ArcCosine(weight_variance=1.5, bias_variance=0.2),
+    "erf": dkm.ArcSine,
     "squared exponential": dkm.SquaredExponential,
     "matern": lambda: dkm.Matern(1.5),
     "normalised gaussian": dkm.NormalisedGaussian,

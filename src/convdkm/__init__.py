@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from convdkm.kernels import (
         Angular,
         ArcCosine,
+        ArcSine,
         ConvexCombination,
         Isotropic,
         Kernel,
@@ -71,6 +72,7 @@ __all__ = [
     "PUBLISHED",
     "Angular",
     "ArcCosine",
+    "ArcSine",
     "AveragePool",
     "Categorical",
     "Centre",
@@ -163,6 +165,7 @@ _MODULES = {
     "convdkm.kernels": (
         "Angular",
         "ArcCosine",
+        "ArcSine",
         "ConvexCombination",
         "Isotropic",
         "Kernel",

@@ -1,4 +1,4 @@
-"""Kernels of a user's own fold, are saved, loaded, compiled and exported like the library's."""
+"""Kernels of a user's own, and new ones, fold, are saved, loaded, compiled and exported."""
 
 import json
 import types
@@ -55,6 +55,7 @@ KERNELS = {
     "distance": Cauchy,
     "cosine": Exponential,
     "shifted": Shifted,
+    "erf": lambda: dkm.ArcSine(weight_variance=1.3, bias_variance=0.2),
     "any": Written,
     "sum": lambda: Cauchy(1.3, learn=True) + 0.5 * dkm.ArcCosine(),
     "product": lambda: Exponential(1.0) * Written(),
@@ -110,7 +111,7 @@ def test_it_is_exported(made):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["distance", "cosine"])
+@pytest.mark.parametrize("name", ["distance", "cosine", "erf"])
 def test_it_is_written_as_onnx(name, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     model, images = machine(KERNELS[name]())
@@ -122,7 +123,7 @@ def test_it_is_written_as_onnx(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-@pytest.mark.parametrize("name", ["distance", "cosine", "shifted"])
+@pytest.mark.parametrize("name", ["distance", "cosine", "shifted", "erf"])
 def test_it_is_compiled(name):
     model, images = machine(KERNELS[name]())
     labels = torch.arange(12) % 3

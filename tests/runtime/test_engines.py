@@ -60,6 +60,8 @@ KERNELS = {
     "arc-cosine, variances": lambda: dkm.ArcCosine(weight_variance=1.4, bias_variance=0.3),
     "arc-cosine, order 0": lambda: dkm.ArcCosine(0),
     "arc-cosine, order 2": lambda: dkm.ArcCosine(2, weight_variance=0.7),
+    "erf": dkm.ArcSine,
+    "erf, variances": lambda: dkm.ArcSine(weight_variance=1.4, bias_variance=0.3),
     "gaussian": lambda: dkm.NormalisedGaussian(0.7),
     "gaussian, learned": lambda: dkm.NormalisedGaussian(3.0, learn=True),
     "polynomial": lambda: dkm.NormalisedPolynomial((0.25, 0.75)),

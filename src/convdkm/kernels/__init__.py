@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from convdkm.kernels.angular import Angular as Angular
     from convdkm.kernels.arccos import ArcCosine as ArcCosine
     from convdkm.kernels.arccos import arccosine as arccosine
+    from convdkm.kernels.arcsine import ArcSine as ArcSine
     from convdkm.kernels.base import ConvexCombination as ConvexCombination
     from convdkm.kernels.base import Kernel as Kernel
     from convdkm.kernels.base import Linear as Linear
@@ -57,6 +58,7 @@ KERNELS = Registry(
         "arc-cosine-learned": Registered(
             "arccos:ArcCosine", given={"weight_variance": 1.0, "bias_variance": 0.1}
         ),
+        "erf": Registered("arcsine:ArcSine", _VARIANCES),
         "normalised-gaussian": Registered("gaussian:NormalisedGaussian", (_GAMMA,)),
         "normalised-gaussian-learned": Registered(
             "gaussian:NormalisedGaussian", (_GAMMA,), {"learn": True}
