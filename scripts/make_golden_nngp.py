@@ -7,7 +7,8 @@ The convention of the stored kernels:
 * a convolution averages over its ``D`` filter positions, with zeros outside the image:
   ``G'[i, s, j, r] = 1/D sum_d G[i, s + d, j, r + d]`` (always divided by ``D``, borders too);
 * the ReLU is the arc-cosine kernel of order 1 normalised so that ``k(x, x) = G_xx``;
-* ``erf`` is the kernel of that function, as neural-tangents has it;
+* ``erf`` is the kernel of that function, as neural-tangents has it, and ``leaky`` that of the leaky
+  ReLU of slope 0.3, normalised so that ``k(x, x) = G_xx``;
 * the top is either ``flatten``, ``1/S sum_s G[i, s, j, s]``, or ``gap`` (global average pooling),
   ``1/S^2 sum_{s, r} G[i, s, j, r]``.
 
@@ -33,6 +34,7 @@ import numpy as np
 DEFAULT_OUTPUT = Path(__file__).resolve().parents[1] / "tests" / "golden" / "nngp.npz"
 SEED = 0
 RBF_GAMMA = 0.5
+LEAK = 0.3
 RTOL = 1e-11
 ATOL = 1e-12
 
@@ -84,6 +86,16 @@ def erf(gram: np.ndarray) -> np.ndarray:
     flat = gram.reshape(rows, rows)
     own = 1 + 2 * np.diag(flat)
     return (2 / np.pi * np.arcsin(2 * flat / np.sqrt(np.outer(own, own)))).reshape(gram.shape)
+
+
+def leaky(gram: np.ndarray) -> np.ndarray:
+    """``E[f(u) f(v)]`` with ``f(u) = max(u, 0) + LEAK min(u, 0)``, times ``2 / (1 + LEAK^2)``."""
+    cos, norm = cosine_and_norm(gram)
+    theta = np.arccos(cos)
+    # Of the products of f(u) and f(v), those of equal signs, and those of opposite ones.
+    equal = norm * (np.sin(theta) + (np.pi - theta) * cos) / (2 * np.pi)
+    opposite = norm * (np.sin(theta) - theta * cos) / (2 * np.pi)
+    return 2 / (1 + LEAK**2) * ((1 + LEAK**2) * equal - 2 * LEAK * opposite)
 
 
 def rbf(gram: np.ndarray, gamma: float) -> np.ndarray:
@@ -187,6 +199,11 @@ def image_cases(stax: types.ModuleType) -> list[Case]:
             [conv(), stax.Erf(), conv()],
             lambda g: conv3x3(erf(conv3x3(g))),
         ),
+        "conv_leaky_conv": (
+            "even",
+            [conv(), stax.LeakyRelu(LEAK), conv(2 / (1 + LEAK**2))],
+            lambda g: conv3x3(leaky(conv3x3(g))),
+        ),
         "residual": ("even", [conv(), block], lambda g: residual(conv3x3(g))),
     }
     tops = {
@@ -228,6 +245,18 @@ def vector_cases(stax: types.ModuleType) -> list[Case]:
             "vector",
             [first] + [stax.Erf(), first] * 3,
             lambda g: erf(erf(erf(g))),
+        ),
+        Case(
+            "vec_leaky",
+            "vector",
+            [first, stax.LeakyRelu(LEAK), stax.Dense(1, W_std=(2 / (1 + LEAK**2)) ** 0.5)],
+            leaky,
+        ),
+        Case(
+            "vec_abs",
+            "vector",
+            [first, stax.ABRelu(-1, 1), first],
+            lambda g: 2 * arccos1(g) - g,
         ),
         Case("vec_rbf", "vector", [first, stax.Rbf(RBF_GAMMA)], lambda g: rbf(g, RBF_GAMMA)),
     ]

@@ -69,6 +69,11 @@ def _(kernel: dkm.ArcSine):
 
 
 @kernel_function.register
+def _(kernel: dkm.LeakyReLU):
+    return kernels.leaky_relu(kernel.negative_slope, *_variances(kernel))
+
+
+@kernel_function.register
 def _(kernel: dkm.SquaredExponential):
     return kernels.squared_exponential(_number(kernel.lengthscale), _number(kernel.scale))
 

@@ -51,6 +51,20 @@ def arc_sine(weight_variance: float = 1.0, bias_variance: float = 0.0):
     return kernel
 
 
+def leaky_relu(slope: float, weight_variance: float = 1.0, bias_variance: float = 0.0):
+    """``E[f(u) f(v)] · 2 / (1 + slope²)`` of normal u and v, f the leaky ReLU."""
+
+    def kernel(c: Array, a: Array, b: Array) -> Array:
+        norms = np.sqrt(a * b)
+        theta = np.arccos(np.clip(c / norms, -1, 1))
+        same = np.sin(theta) + (math.pi - theta) * np.cos(theta)
+        opposite = np.sin(theta) - theta * np.cos(theta)
+        both = (1 + slope**2) * same - 2 * slope * opposite
+        return weight_variance * norms * both / (math.pi * (1 + slope**2)) + bias_variance
+
+    return kernel
+
+
 def isotropic(profile: Callable[[Array], Array], lengthscale: float, scale: float):
     """``scale · profile(r)`` of the distance r in units of the length scale (Eq. 2)."""
 

@@ -56,6 +56,7 @@ KERNELS = {
     "cosine": Exponential,
     "shifted": Shifted,
     "erf": lambda: dkm.ArcSine(weight_variance=1.3, bias_variance=0.2),
+    "leaky": lambda: dkm.LeakyReLU(0.3, bias_variance=0.2),
     "any": Written,
     "sum": lambda: Cauchy(1.3, learn=True) + 0.5 * dkm.ArcCosine(),
     "product": lambda: Exponential(1.0) * Written(),
@@ -111,7 +112,7 @@ def test_it_is_exported(made):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["distance", "cosine", "erf"])
+@pytest.mark.parametrize("name", ["distance", "cosine", "erf", "leaky"])
 def test_it_is_written_as_onnx(name, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     model, images = machine(KERNELS[name]())
@@ -123,7 +124,7 @@ def test_it_is_written_as_onnx(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-@pytest.mark.parametrize("name", ["distance", "cosine", "shifted", "erf"])
+@pytest.mark.parametrize("name", ["distance", "cosine", "shifted", "erf", "leaky"])
 def test_it_is_compiled(name):
     model, images = machine(KERNELS[name]())
     labels = torch.arange(12) % 3

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from convdkm.kernels.isotropic import Matern as Matern
     from convdkm.kernels.isotropic import RationalQuadratic as RationalQuadratic
     from convdkm.kernels.isotropic import SquaredExponential as SquaredExponential
+    from convdkm.kernels.leaky import LeakyReLU as LeakyReLU
     from convdkm.kernels.polynomial import NormalisedPolynomial as NormalisedPolynomial
     from convdkm.numerics import safe_sqrt as safe_sqrt
 
@@ -40,6 +41,9 @@ _VARIANCES = tuple(
 )
 _ORDER = Option(
     "arccos_order", "order", Literal[0, 1, 2], 1, "order of the arc-cosine kernel", refused=True
+)
+_LEAKY_SLOPE = Option(
+    "leaky_slope", "slope", float, 0.01, "kernel 'leaky-relu': slope of negative inputs"
 )
 _GAMMA = Option(
     "gamma", "gamma", float, 1.0, "kernel 'normalised-gaussian': the larger, the less linear", 0
@@ -59,6 +63,7 @@ KERNELS = Registry(
             "arccos:ArcCosine", given={"weight_variance": 1.0, "bias_variance": 0.1}
         ),
         "erf": Registered("arcsine:ArcSine", _VARIANCES),
+        "leaky-relu": Registered("leaky:LeakyReLU", (_LEAKY_SLOPE, *_VARIANCES)),
         "normalised-gaussian": Registered("gaussian:NormalisedGaussian", (_GAMMA,)),
         "normalised-gaussian-learned": Registered(
             "gaussian:NormalisedGaussian", (_GAMMA,), {"learn": True}
