@@ -28,9 +28,11 @@ from .head import GPHead as GPHead
 from .head import Marginals as Marginals
 from .kernels import Angular as Angular
 from .kernels import ArcCosine as ArcCosine
+from .kernels import ArcSine as ArcSine
 from .kernels import ConvexCombination as ConvexCombination
 from .kernels import Isotropic as Isotropic
 from .kernels import Kernel as Kernel
+from .kernels import LeakyReLU as LeakyReLU
 from .kernels import Linear as Linear
 from .kernels import Matern as Matern
 from .kernels import NormalisedGaussian as NormalisedGaussian
