@@ -56,7 +56,7 @@ class ClassPrediction(Prediction):
             likelihood does not define it.
     """
 
-    log_probs: Float[Tensor, "N outputs"]
+    log_probs: Float[Tensor, "N classes"]
     expected_entropy: Float[Tensor, " N"] | None
 
     @property
