@@ -8,7 +8,11 @@ Aitchison, "Convolutional Deep Kernel Machines" (ICLR 2024).
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from convdkm.training import page as _page
+
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from convdkm.architectures import PUBLISHED, fully_connected, resnet, resnet8, resnet20
     from convdkm.errors import (
         ConvDKMError,
@@ -226,6 +230,15 @@ _SUBMODULES = (
     "training",
 )
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def _write_page(run: "Run", output: "str | Path | None", data: Any, images: int) -> "Path":
+    from convdkm.report.write import report_run
+
+    return report_run(run, output, data, images)
+
+
+_page.writer = _write_page  # training does not know the report, which is above it
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.launchers.base import Launcher, asked_to_stop, execute
-from convdkm.lab.studies.tasks import RunTask
+from convdkm.lab.studies.sweeps.tasks import RunTask
 
 
 class Here(Launcher):

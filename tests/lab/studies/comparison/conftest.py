@@ -16,9 +16,7 @@ def narrow(monkeypatch):
 @pytest.fixture
 def here(monkeypatch):
     """Trials are made in this process."""
-    monkeypatch.setattr(
-        "convdkm.lab.studies.comparison.running.one_at_a_time", lambda threads: Here()
-    )
+    monkeypatch.setattr("convdkm.lab.studies.launchers.make_launcher", lambda *_, **__: Here())
 
 
 def saved(folder, *, one_colour):

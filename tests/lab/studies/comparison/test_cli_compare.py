@@ -47,7 +47,7 @@ def test_a_comparison_from_plan_to_page(call, tmp_path, here, bright):
     }
     assert (out / "tables/train-20.md").read_text() in text
     trial = PlannedTrial("myrtle5", 20, 0)
-    result = ComparisonFolder(out).result(trial)
+    result = ComparisonFolder(out).status(trial)
     assert (result.train_images, result.test_images) == (20, 30)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("seed-*.json")}
 

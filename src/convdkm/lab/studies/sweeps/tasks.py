@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from convdkm.lab.studies.folder import read_metrics
 from convdkm.lab.studies.launchers.base import asked_to_stop
+from convdkm.lab.studies.sweeps.folder import read_metrics
 
 TRIAL_SECONDS, TRIAL_STEPS = 3.0, 6
 TRIAL_IMAGES = 256
@@ -52,7 +52,7 @@ class RunTask:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Pace:
     """What a run takes, measured: seconds to begin, for a step, and to predict an image."""
 
     begin: float
@@ -63,14 +63,14 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class TrialTask:
+class PaceTask:
     """The first steps of a run, in memory alone, timed."""
 
     name: str
     config: dict[str, Any]
     log: str | None = None
 
-    def __call__(self) -> Trial | None:
+    def __call__(self) -> Pace | None:
         """The times; None if it was asked to stop before."""
         import torch
 
@@ -113,7 +113,7 @@ class TrialTask:
         run.predict(images)
         image = (time.monotonic() - before) / TRIAL_IMAGES
         begin = max(0.0, times[0] - start - step)
-        return Trial(begin, step, image, clock.info.steps_per_epoch, clock.info.num_data)
+        return Pace(begin, step, image, clock.info.steps_per_epoch, clock.info.num_data)
 
 
 def _keep_memory(device: str) -> None:

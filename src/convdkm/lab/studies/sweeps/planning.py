@@ -6,7 +6,7 @@ A run's folder follows from its settings, so that categories share the runs that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,9 @@ from pydantic import Field, field_validator
 
 from convdkm.config import Integers, PositiveInt, RunConfig
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.specification import Base, Category, Part, Row, category
+from convdkm.lab.studies import folder
+from convdkm.lab.studies.folder import Part, counted, in_words
+from convdkm.lab.studies.sweeps.specification import Base, Category, Row, category
 from convdkm.presets import preset
 
 OWN_SIZE = ("fast", "quick")
@@ -35,7 +37,7 @@ IMMATERIAL = (
 """Options that say where and how a run is made, and not what comes out."""
 
 
-class Scale(Part):
+class Scale(folder.Scale):
     """What a sweep changes of the paper's runs to make them smaller; None where it does not.
 
     ``others`` are further options of a run, as text that an option of the command line would take.
@@ -62,16 +64,8 @@ class Scale(Part):
             **self.others,
         }
 
-    def difference(self, other: Scale) -> str:
-        """Where another scale differs, in words; empty if nowhere."""
-        mine, theirs = self._flat(), other._flat()
-        return ", ".join(
-            f"{name.replace('_', ' ')} {_words(theirs.get(name))} and not {_words(mine.get(name))}"
-            for name in dict.fromkeys([*mine, *theirs])
-            if mine.get(name) != theirs.get(name)
-        )
-
-    def _flat(self) -> dict[str, Any]:
+    def flat(self) -> dict[str, Any]:
+        """Its values by name, further options among them."""
         return {**self.model_dump(exclude={"others"}), **self.others}
 
 
@@ -165,34 +159,23 @@ def settings(table: Category, row: Row, dataset: str, scale: Scale) -> RunConfig
 def slug(base: Base, row: Row) -> str:
     """A name for the folder: what the row changes of the base model."""
     changes = [
-        f"{name.replace('_', '-')}-{_words(value).replace('/', '-')}"
+        f"{name.replace('_', '-')}-{in_words(value).replace('/', '-')}"
         for name, value in (row.options or {}).items()
         if base.model.get(name, ...) != value
     ]
     return "_".join(changes) or "base"
 
 
-def identity(config: RunConfig) -> dict[str, Any]:
-    """What of a run's settings decides its figures."""
-    flat = {
-        name: value
-        for section in config.model_dump(mode="json").values()
-        for name, value in section.items()
-    }
-    return {name: value for name, value in flat.items() if name not in IMMATERIAL}
-
-
 def difference(found: RunConfig, planned: RunConfig) -> str:
     """Where a run differs from what was planned, in words; empty if nowhere that matters."""
-    have, want = identity(found), identity(planned)
-    return ", ".join(
-        f"{name} {_words(have[name])} and not {_words(want[name])}"
-        for name in want
-        if have[name] != want[name]
+    have, want = (
+        {name: value for name, value in config.flat().items() if name not in IMMATERIAL}
+        for config in (found, planned)
     )
+    return folder.difference(have, want)
 
 
-def scale_notes(tables: Sequence[Category], scale: Scale, chosen: Mapping[str, Any]) -> list[str]:
+def scale_notes(tables: Sequence[Category], scale: Scale, chosen: Selection) -> list[str]:
     """How the sweep differs from the paper's, one sentence each; empty if it does not."""
     notes = []
     base = tables[0].base
@@ -205,27 +188,15 @@ def scale_notes(tables: Sequence[Category], scale: Scale, chosen: Mapping[str, A
     if scale.train_size is not None:
         notes.append(f"{scale.train_size:,} training images in place of all")
     if scale.inducing is not None and list(scale.inducing) != base.size["inducing"]:
-        notes.append(
-            f"inducing points {_words(scale.inducing)} in place of {_words(base.size['inducing'])}"
-        )
+        ours, theirs = in_words(scale.inducing), in_words(base.size["inducing"])
+        notes.append(f"inducing points {ours} in place of {theirs}")
     notes += [f"{name} {value}" for name, value in scale.others.items()]
-    if chosen["seeds"] != base.seeds:
-        notes.append(f"{counted(chosen['seeds'], 'seed')} in place of {base.seeds}")
-    other = [_name(each) for each in chosen["datasets"] if each not in tables[0].datasets]
+    if chosen.seeds != base.seeds:
+        notes.append(f"{counted(chosen.seeds, 'seed')} in place of {base.seeds}")
+    other = [_name(each) for each in chosen.datasets if each not in tables[0].datasets]
     if other:
         notes.append(f"data that the paper's table does not have: {', '.join(other)}")
     return notes
-
-
-def counted(number: int, noun: str) -> str:
-    """A number of things: ``1 run``, ``2 runs``."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
-def _words(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return "/".join(map(str, value))
-    return "unset" if value is None else str(value)
 
 
 def _name(dataset: str) -> str:

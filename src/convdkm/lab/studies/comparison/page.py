@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from convdkm.lab.studies.comparison.figures import Curve, curves
-from convdkm.lab.studies.comparison.rendering import LEGEND, cells, head, sentence
-from convdkm.lab.studies.comparison.results import Comparison, SizeTable
-from convdkm.lab.studies.planning import counted
-from convdkm.lab.studies.rendering.numbers import MISSING
+from convdkm.lab.studies.comparison.results import Results
+from convdkm.lab.studies.comparison.table import SizeTable
+from convdkm.lab.studies.folder import counted
+from convdkm.lab.studies.rendering import Cell
 from convdkm.report.charts import (
     BOTTOM,
     HEIGHT,
@@ -30,23 +30,25 @@ from convdkm.report.markup import Markup, element
 from convdkm.report.page import Section, columns, page, table
 from convdkm.report.rows import Marks, dot_rows
 from convdkm.report.scale import axis_for, percent, short
+from convdkm.report.write import PAGE, require_free
+from convdkm.storage.files import write_text
 from convdkm.training.view import format_duration
 
 
-def methods_page(comparison: Comparison) -> str:
+def methods_page(results: Results) -> str:
     """The page of all methods, sizes and seeds of a comparison."""
-    tables = comparison.tables()
+    tables = results.tables()
     sections = [
         *(_table(each, explained=each is tables[0]) for each in tables),
         _charts(curves(tables), tables),
         _published(tables),
-        _said(comparison),
+        _said(results),
     ]
     shown = [section for section in sections if section is not None]
-    methods = len(comparison.record.plan)
+    methods = len(results.record.plan)
     subtitle = (
         f"{counted(methods, 'method')},"
-        f" {counted(len(comparison.results), 'trial')}. {sentence(tables[0])}"
+        f" {counted(len(results.results), 'trial')}. {tables[0].lead[1]}"
     )
     notes = [
         f"{each.size:,} training images: {note}"
@@ -54,40 +56,26 @@ def methods_page(comparison: Comparison) -> str:
         for note in each.notes
         if note.startswith("Not finished")
     ]
-    return page(comparison.title, subtitle, shown, notes=notes)
+    return page(results.title, subtitle, shown, notes=notes)
 
 
 def _table(found: SizeTable, *, explained: bool) -> Section:
-    rows = [
-        [
-            row.label,
-            *(_cell(text) for text in cells(row, sign="±", bold=_marked, published=found.claims)),
-        ]
-        for row in found.rows
-    ]
+    grid = found.grid
+    rows = [[row[0], *map(_cell, row[1:])] for row in grid.rows]
     notes = [note for note in found.notes if not note.startswith(("Not finished", "Published"))]
     below = element("ul", [element("li", note) for note in notes], class_="brief")
     return Section(
         found.name,
         f"{found.size:,} training images",
-        LEGEND.format(missing=MISSING).replace("Bold", "Marked") if explained else None,
-        [table(head(found), rows), below if notes else None],
+        found.legend.replace("Bold", "Marked") if explained else None,
+        [table(grid.head, rows), below if notes else None],
     )
 
 
-_START, _END = "\x02", "\x03"
-
-
-def _marked(text: str) -> str:
-    return f"{_START}{text}{_END}"
-
-
-def _cell(text: str) -> object:
-    """A cell whose marked part is bold."""
-    if _START not in text:
-        return text
-    inside, _, after = text.removeprefix(_START).partition(_END)
-    return [element("b", inside), after]
+def _cell(cell: Cell) -> object:
+    if isinstance(cell, str):
+        return cell
+    return [element("b", cell.text) if cell.bold else cell.text, cell.after]
 
 
 def _charts(found: Sequence[Curve], tables: Sequence[SizeTable]) -> Section | None:
@@ -209,10 +197,10 @@ def _published(tables: Sequence[SizeTable]) -> Section | None:
     return Section("published", "Published on CIFAR-10", lead, [shown])
 
 
-def _said(comparison: Comparison) -> Section | None:
+def _said(results: Results) -> Section | None:
     """What methods said in the first seed that is there."""
     rows: dict[tuple[str, int], list[object]] = {}
-    for trial, each in comparison.results.items():
+    for trial, each in results.results.items():
         place = trial.method, trial.size
         if place not in rows and (each.notes or each.error):
             text = each.error or "; ".join(each.notes)
@@ -226,11 +214,18 @@ def _said(comparison: Comparison) -> Section | None:
     return Section("said", "What the methods said", lead, [shown])
 
 
-def write_methods_page(path: Path, output: Path, *, force: bool = False) -> Path:
-    """Write the page of the comparison in the folder ``path``; returns the file."""
-    from convdkm.report.write import require_free
-    from convdkm.storage.files import write_text
+def write_methods_page(path: Path, output: Path | None = None, *, force: bool = False) -> Path:
+    """Write the page of the comparison in the folder ``path``: there, if nothing is said.
 
-    require_free(output, force=force)
-    write_text(output, methods_page(Comparison(path)))
-    return output
+    Args:
+        path: the folder.
+        output: the file.
+        force: replace a file that is no such page.
+
+    Returns:
+        The file.
+    """
+    file = output or path / PAGE
+    require_free(file, force=force)
+    write_text(file, methods_page(Results(path)))
+    return file

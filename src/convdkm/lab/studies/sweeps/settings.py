@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from convdkm.lab.studies.figures.style import OURS, PUBLISHED, entitle, explain, figure
-from convdkm.lab.studies.results import Block, Line, TableResult, dataset_title
-from convdkm.lab.studies.specification import METRICS
+from convdkm.lab.studies.style import OURS, PUBLISHED, entitle, explain, figure
+from convdkm.lab.studies.sweeps.specification import METRICS
+from convdkm.lab.studies.sweeps.table import Block, Line, TableResult, dataset_title
 
 OUR_STYLE = {"color": OURS, "marker": "o", "ms": 3.5, "label": "ours"}
 PUBLISHED_STYLE = {
@@ -42,7 +42,7 @@ def draw_settings(table: TableResult, path: Path) -> Path | None:
         made.align_ylabels(axes[:, 0])
         _label_values(axes, curved)
         explain(made, axes, 2)
-        entitle(made, table, table.title)
+        entitle(made, table.title, table.scale_sentence)
     return path
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from convdkm.config import RunConfig
 from convdkm.data.registry import MissingDataError, checked_dataset, is_known, locate
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.planning import IMMATERIAL, Scale, Selection
-from convdkm.lab.studies.specification import Category, categories_of, chosen_rows
+from convdkm.lab.studies.sweeps.planning import IMMATERIAL, Scale, Selection
+from convdkm.lab.studies.sweeps.specification import Category, categories_of, chosen_rows
 from convdkm.presets import preset as preset_of
 
 OWN_FLAG = {
@@ -26,7 +26,6 @@ class Request:
     """What a user asks for, as given."""
 
     table: str
-    output: Path | None
     datasets: list[str] | None
     rows: list[str] | None
     seeds: int | None

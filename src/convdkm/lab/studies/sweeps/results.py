@@ -3,98 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
-from convdkm.data.registry import is_known, known_set
-from convdkm.lab.studies.folder import Record, Status, SweepFolder
-from convdkm.lab.studies.planning import PlannedRun, Selection, planned_cell, scale_notes
-from convdkm.lab.studies.specification import (
+from convdkm.lab.studies.folder import Status
+from convdkm.lab.studies.rendering import Mark
+from convdkm.lab.studies.statistics import (
+    LEVEL,
+    Published,
+    Summary,
+    p_different,
+    similar_to_best,
+)
+from convdkm.lab.studies.sweeps.folder import Record, SweepFolder
+from convdkm.lab.studies.sweeps.planning import PlannedRun, Selection, planned_cell, scale_notes
+from convdkm.lab.studies.sweeps.specification import (
     COLLECTIONS,
     METRICS,
     Category,
-    Published,
     Row,
     category,
     collection,
 )
-from convdkm.lab.studies.statistics import LEVEL, Summary, p_different, similar_to_best
-
-Difference = Literal["above", "below"]
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One setting on one data set, in one metric.
-
-    Attributes:
-        ours: over the finished seeds; None where there is none, or the row is of others.
-        planned: seeds that were planned; 0 where the sweep does not have it.
-        failed: seeds that failed.
-        published: what the paper prints.
-        bold: whether ours is the best of its category, or not significantly worse.
-        difference: where ours differs significantly from the published.
-    """
-
-    ours: Summary | None
-    planned: int
-    failed: int
-    published: Published | None
-    bold: bool = False
-    difference: Difference | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Whether every planned seed is there."""
-        return self.planned == (0 if self.ours is None else self.ours.count)
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of a block: its setting, a cell for each data set, and seconds an epoch takes."""
-
-    row: Row
-    cells: tuple[Cell, ...]
-    seconds: float | None = None
-    published_seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class Block:
-    """The rows of one category in one metric."""
-
-    category: Category
-    metric: str
-    title: str
-    lines: tuple[Line, ...]
-
-    @property
-    def timed(self) -> bool:
-        """Whether it says how long an epoch takes."""
-        return any(line.published_seconds is not None for line in self.lines)
-
-
-@dataclass(frozen=True)
-class TableResult:
-    """A table as it will be shown.
-
-    Attributes:
-        name, title: of the table.
-        heading: of the column of settings.
-        datasets: its columns.
-        blocks: under one another.
-        scale: how it differs from the paper's scale, in words; empty if it does not.
-        notes: what is missing and why, and what else is to be said.
-    """
-
-    name: str
-    title: str
-    heading: str
-    datasets: tuple[str, ...]
-    blocks: tuple[Block, ...]
-    scale: tuple[str, ...]
-    notes: tuple[str, ...]
+from convdkm.lab.studies.sweeps.table import Block, Cell, Line, TableResult
 
 
 class Results:
@@ -176,9 +107,7 @@ class Results:
     ) -> TableResult:
         parts = list(dict.fromkeys(block.category.name for block in blocks))
         tables = [category(part) for part in parts]
-        scale = scale_notes(
-            tables, self.record.scale, {"seeds": chosen.seeds, "datasets": chosen.datasets}
-        )
+        scale = scale_notes(tables, self.record.scale, chosen)
         notes = [part.note for part in tables if part.note is not None]
         if chosen.seeds == 1:
             notes.append("One seed has no standard error; bold is the best of the column alone.")
@@ -215,11 +144,9 @@ class Results:
         published = table.figure(metric, row.name, dataset)
         if row.options is None:
             return Cell(None, 0, 0, published)
-        factor = 100 if metric.endswith("accuracy") else 1
         states = [self.status(run) for run in self.runs(table, row, dataset)]
-        values = [factor * each.metrics[metric] for each in states if each.metrics is not None]
         failed = sum(each.state == "failed" for each in states)
-        ours = Summary.of(values)
+        ours = Summary.over(states, metric)
         return Cell(ours, len(states), failed, published, difference=_difference(ours, published))
 
     def _seconds(self, table: Category, row: Row, datasets: Sequence[str]) -> float | None:
@@ -228,7 +155,7 @@ class Results:
         for dataset in datasets:
             for run in self.runs(table, row, dataset):
                 metrics = self.status(run).metrics
-                if metrics is not None:
+                if metrics:
                     values.append(metrics["seconds"] / metrics["epochs"])
         return sum(values) / len(values) if values else None
 
@@ -245,20 +172,15 @@ class Results:
         for run in runs.values():
             status = self.status(run)
             if status.state == "failed":
-                yield f"Failed: {run.title}: {status.detail} (see {self.folder.log(run)})"
+                yield f"Failed: {run.title}: {status.error} (see {self.folder.file(run, 'log')})"
             elif status.state == "other":
-                yield f"Left out, since its settings differ: {run.title}: {status.detail}"
+                yield f"Left out, since its settings differ: {run.title}: {status.error}"
             missing += status.state in ("missing", "begun")
         if missing:
             yield f"Not finished: {missing} of {len(runs)} runs; the same sweep goes on with them."
 
 
-def dataset_title(name: str) -> str:
-    """A data set as the head of a column."""
-    return known_set(name).title if is_known(name) else Path(name).stem or name
-
-
-def _difference(ours: Summary | None, published: Published | None) -> Difference | None:
+def _difference(ours: Summary | None, published: Published | None) -> Mark | None:
     if ours is None or published is None:
         return None
     p = p_different(ours, Summary.of_published(published))

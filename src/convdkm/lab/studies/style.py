@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from convdkm.lab.studies.results import TableResult
 from convdkm.storage.files import replacing
 
 OURS, PUBLISHED, FAINT = "black", "0.55", "0.85"
@@ -70,12 +69,10 @@ def explain(made: Any, axes: Any, columns: int) -> None:
     made.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=8)
 
 
-def entitle(made: Any, table: TableResult, title: str) -> None:
-    """Title, and below it at what scale the runs were made."""
+def entitle(made: Any, title: str, terms: str) -> None:
+    """Title, and below it on what terms the figures were made."""
     import textwrap
 
-    width = max(50, int(13 * made.get_figwidth()))
-    scale = f"Not at the scale of the paper: {'; '.join(table.scale)}." if table.scale else ""
-    lines = textwrap.wrap(scale, width)
+    lines = textwrap.wrap(terms, max(50, int(13 * made.get_figwidth())))
     made.set_figheight(made.get_figheight() + LINE * len(lines))
     made.suptitle("\n".join([title, *lines]), fontsize=9 if lines else 10)

@@ -7,16 +7,17 @@ change.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from convdkm.config import nearest
 from convdkm.errors import InvalidInputError
+from convdkm.lab.studies.folder import Part
+from convdkm.lab.studies.statistics import Published
 
 CATEGORIES = ("nu", "normalisation", "rescaling", "top", "likelihood", "inducing", "comparison")
 COLLECTIONS = ("selection",)
@@ -27,39 +28,6 @@ METRICS = {
     "train_log_likelihood": "Train log-likelihood",
 }
 """The metrics of the paper's tables, by their names in ``metrics.json``."""
-PUBLISHED_SEEDS = 4
-
-_VALUE = re.compile(r"(?P<mean>-?\d+(\.\d+)?)( ± (?P<error>\d+(\.\d+)?))?(?P<bold> bold)?")
-
-
-class Part(BaseModel):
-    """Base of what a file holds: immutable, and no unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Published(Part):
-    """A figure as printed: mean, standard error over four seeds, and whether it is bold.
-
-    ``unit`` is that of its last digit; accuracies are in per cent.
-    """
-
-    mean: float
-    error: float | None = None
-    bold: bool = False
-    unit: float = 0.01
-
-    @classmethod
-    def parse(cls, text: Any) -> Published:
-        """From text such as ``99.20 ± 0.02 bold``."""
-        found = _VALUE.fullmatch(str(text))
-        if found is None:
-            raise ValueError(f"a published figure reads like '99.20 ± 0.02 bold', got {text!r}")
-        digits = len(found["mean"].partition(".")[2])
-        error = None if found["error"] is None else float(found["error"])
-        return cls(
-            mean=float(found["mean"]), error=error, bold=bool(found["bold"]), unit=10.0**-digits
-        )
 
 
 def _figures(value: Any) -> Any:
@@ -236,6 +204,6 @@ def _unknown(name: str) -> InvalidInputError:
 def _read(name: str) -> dict[str, Any]:
     import yaml
 
-    folder = resources.files("convdkm.lab.studies").joinpath("tables")
+    folder = resources.files("convdkm.lab.studies.sweeps").joinpath("tables")
     content = yaml.safe_load(folder.joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
     return dict(content)

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.figures.style import PUBLISHED, entitle, explain, figure
-from convdkm.lab.studies.planning import PlannedRun
-from convdkm.lab.studies.results import Results, TableResult, dataset_title
 from convdkm.lab.studies.statistics import Summary
+from convdkm.lab.studies.style import PUBLISHED, entitle, explain, figure
+from convdkm.lab.studies.sweeps.planning import PlannedRun
+from convdkm.lab.studies.sweeps.results import Results
+from convdkm.lab.studies.sweeps.table import TableResult, dataset_title
 from convdkm.storage.files import require_regular
 
 COLUMNS = ("dataset", "epochs", "inducing", "seed", "epoch", "test_acc")
@@ -103,7 +104,7 @@ def draw_curves(
             panel.set_xlabel("Epoch")
         axes[0][0].set_ylabel("Test accuracy (%)")
         explain(made, axes, 2 * columns)
-        entitle(made, table, f"{table.title}: learning curves")
+        entitle(made, f"{table.title}: learning curves", table.scale_sentence)
     return path
 
 
