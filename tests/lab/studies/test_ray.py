@@ -5,9 +5,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from sweep_tasks import Fake, KilledOnce
+from sweep_tasks import Fake, KilledOnce, KilledTrial, check_comparison
 from test_launchers import check_mixed
 
+from convdkm.lab.studies.comparison import comparison
 from convdkm.lab.studies.launchers import Resources
 from convdkm.lab.studies.study import perform
 from convdkm.lab.studies.sweeps import sweep
@@ -83,3 +84,8 @@ def test_a_worker_killed_in_the_middle_of_a_run_loses_nothing(cluster, tmp_path,
     (table,) = Results(tmp_path).tables()
     assert all(cell.complete for line in table.blocks[0].lines for cell in line.cells)
     assert not [note for note in table.notes if "ailed" in note or "Not finished" in note]
+
+
+def test_a_comparison_of_methods(cluster, tmp_path, monkeypatch, call, bright):
+    monkeypatch.setattr(comparison, "TrialTask", KilledTrial)
+    check_comparison(call, bright, tmp_path / "out", "ray")

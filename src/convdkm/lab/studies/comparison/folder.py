@@ -115,16 +115,15 @@ class ComparisonFolder(StudyFolder[PlannedTrial, Record]):
 
     def pack(self) -> Path:
         """Put the results of all trials into one file in place of their own; the file."""
-        found = {trial: self.status(trial) for trial in self.read().trials()}
+        trials = self.read().trials()
+        found = {trial.place: self.status(trial) for trial in trials}
+        self._packed = {place: each for place, each in found.items() if each.state != "missing"}
         lines = [
-            json.dumps(
-                {"trial": trial.place} | result.model_dump(mode="json", exclude_defaults=True)
-            )
-            for trial, result in found.items()
-            if result.state != "missing"
+            json.dumps({"trial": place} | result.model_dump(mode="json", exclude_defaults=True))
+            for place, result in self._packed.items()
         ]
         write_text(self.path / PACKED, "\n".join(lines) + "\n")
-        for trial in found:
+        for trial in trials:
             self.file(trial).unlink(missing_ok=True)
         return self.path / PACKED
 
@@ -136,7 +135,8 @@ class ComparisonFolder(StudyFolder[PlannedTrial, Record]):
         for line in read_text(path).splitlines() if path.is_file() else ():
             try:
                 content = parse_json(line)
-                found[content.pop("trial")] = TrialResult.model_validate(content)
+                place = content.pop("trial")
+                found[place] = TrialResult.model_validate(content)
             except (AttributeError, KeyError, TypeError, ValueError):
                 continue
         return found
