@@ -10,9 +10,8 @@ from convdkm.cli.arguments import DataDir, Quiet, TableFormat, argument, listed,
 from convdkm.cli.output import console, plain_table, say
 from convdkm.cli.study import Address, Hours, LauncherName, Partition, carry_out, launch, telling
 from convdkm.cli.tables import write_study
-from convdkm.data.registry import is_known, locate
+from convdkm.errors import InvalidInputError
 
-USUAL_SIZE = 1000
 _scale = partial(option, group="Scale, the same for all trials of a folder")
 
 
@@ -113,32 +112,33 @@ def compare(
     if list_methods:
         _show_methods()
         return
-    from convdkm.lab.baselines.methods import chosen, method
-    from convdkm.lab.studies.comparison.comparison import Comparison, launcher_for
-    from convdkm.lab.studies.comparison.images import check_sizes, load_images
+    from convdkm.lab.studies.comparison.comparison import launcher_for
     from convdkm.lab.studies.comparison.page import write_methods_page
-    from convdkm.lab.studies.comparison.planning import product
-    from convdkm.lab.studies.comparison.request import Request
+    from convdkm.lab.studies.comparison.request import asked_for
+    from convdkm.lab.studies.launchers import check_name
     from convdkm.lab.studies.rendering import check_format
 
-    request = Request(
-        dataset=dataset,
+    check_format(format)
+    check_name(launcher)
+    if threads is not None and threads < 1:
+        raise InvalidInputError(f"--threads must be at least 1, got {threads}")
+    tell = telling(quiet=quiet)
+    study = asked_for(
+        dataset,
         methods=listed(methods),
         sizes=listed(train_size),
         seeds=seeds,
         budget=budget,
-        test_size=test_size,
-        image_size=image_size,
         preset=preset,
         whitening=whitening,
         output=output,
-        threads=threads,
+        data_dir=data_dir,
+        here=launcher == "local",
+        tell=tell,
+        test_size=test_size,
+        image_size=image_size,
     )
-    scale = request.scale()
-    names, wanted = request.chosen(scale), request.wanted_sizes()
-    check_format(format)
-    folder = request.folder(scale)
-    scale = request.settled(scale, folder)
+    folder = study.folder
     engine = launcher_for(
         launcher,
         folder,
@@ -149,26 +149,12 @@ def compare(
         partition=partition,
         hours=hours,
     )
-    if data_dir is not None:
-        data_dir = str(Path(data_dir).expanduser().resolve())
-    if is_known(scale.dataset):
-        locate(scale.dataset, data_dir)
-    tell = telling(quiet=quiet)
-    data = load_images(scale, data_dir, tell.say)
-    if wanted is None:
-        wanted = [min(USUAL_SIZE, len(data.train_images))]
-    sizes = check_sizes(data, wanted)
-    scale = request.fitting(scale, data, sizes[0], tell.warn)
-    for each in (method(name) for name in chosen(request.methods) if name not in names):
-        tell.say(f"{each.name} is left out: without flips it is {each.without_flips}")
 
     def show() -> None:
         written = write_study(folder.path, output=None, form=format)
         for path in (*written, write_methods_page(folder.path)):
             say(str(path), stderr=True)
 
-    plan = product(names, sizes, seeds)
-    study = Comparison(folder, scale, plan, data, here=launcher == "local")
     carry_out(study, engine, tell, dry_run=dry_run, show=show)
 
 

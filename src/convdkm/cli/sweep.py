@@ -96,30 +96,30 @@ def sweep(
     from convdkm.lab.studies.folder import JOBS
     from convdkm.lab.studies.launchers import Resources, make_launcher
     from convdkm.lab.studies.sweeps.folder import SweepFolder
-    from convdkm.lab.studies.sweeps.request import Request, require_data
-    from convdkm.lab.studies.sweeps.sweep import Sweep
+    from convdkm.lab.studies.sweeps.request import asked_for, require_data
 
-    request = Request(
-        table=table,
+    path = output or Path("sweeps") / table
+    study = asked_for(
+        table,
+        SweepFolder(path),
         datasets=listed(dataset),
         rows=listed(rows),
         seeds=seeds,
-        scale={"epochs": epochs, "train_size": train_size, "inducing": inducing},
         preset=preset,
         others=given_options(others or ()),
         where={"data_dir": data_dir, "device": device},
-    )
-    path, where = output or Path("sweeps") / table, request.place()
-    study = Sweep(
-        SweepFolder(path), table, request.selection(), request.checked_scale(), where, timed=trial
+        timed=trial,
+        epochs=epochs,
+        train_size=train_size,
+        inducing=inducing,
     )
     if launcher == "local":
-        require_data(study.chosen.datasets, where.get("data_dir"))
+        require_data(study.chosen.datasets, study.where.get("data_dir"))
     engine = make_launcher(
         launcher,
         path.with_name(f"{path.name}-trial") if dry_run else path / JOBS,
         Resources(cpus=cpus, gpus=gpus, retries=retries),
-        device=where.get("device"),
+        device=study.where.get("device"),
         jobs=jobs,
         address=address,
         partition=partition,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +13,7 @@ from convdkm.config import nearest
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.statistics import Published, Summary
 from convdkm.storage.files import write_text
-from convdkm.storage.text import csv_cell, in_latex, in_markdown, one_line
+from convdkm.storage.text import csv_cell, csv_line, in_latex, in_markdown, one_line
 
 MISSING = "–"
 FORMATS = {"markdown": "md", "latex": "tex", "csv": "csv"}
@@ -121,14 +119,12 @@ class Table(ABC):
         title: at its head.
         notes: what is missing and why, and what else is to be said.
         legend: what its cells say.
-        columns: of the CSV.
     """
 
     name: str
     title: str
     notes: tuple[str, ...]
     legend: ClassVar[str]
-    columns: ClassVar[tuple[str, ...]]
 
     @property
     @abstractmethod
@@ -145,7 +141,7 @@ class Table(ABC):
 
     @abstractmethod
     def records(self) -> Iterator[Mapping[str, object]]:
-        """Lines of the CSV, by columns: nothing rounded, accuracies in per cent."""
+        """Lines of the CSV by their columns: nothing rounded, accuracies in per cent."""
 
     def text(self, form: str) -> str:
         """The whole table in one of the :data:`FORMATS`."""
@@ -188,12 +184,9 @@ class Table(ABC):
 
     def comma_separated(self) -> str:
         """Blank where there is nothing."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, self.columns, lineterminator="\n")
-        writer.writeheader()
-        for values in self.records():
-            writer.writerow({name: csv_cell(value) for name, value in values.items()})
-        return text.getvalue()
+        records = list(self.records())
+        lines = [*map(list, records[:1]), *(map(csv_cell, each.values()) for each in records)]
+        return "".join(map(csv_line, lines))
 
 
 def latex_line(cells: Iterable[str]) -> str:

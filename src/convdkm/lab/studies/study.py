@@ -190,17 +190,14 @@ def conduct(
     stop: Stop = lambda: False,
     rehearsal: bool = False,
 ) -> Report[P] | None:
-    """Plan, foresee and do what is not done yet; the tasks that failed do not stop the rest.
+    """Plan, foresee and do what is not done yet; a task that fails does not stop the rest.
 
     Args:
         study: what to do.
         launcher: to do it by.
         tell: takes what is to be said.
         stop: asked now and then whether to stop; tasks under way are then told to.
-        rehearsal: do nothing, and say what would be done.
-
-    Returns:
-        How it ended; None after a rehearsal.
+        rehearsal: only say what would be done, and return nothing.
     """
     with nullcontext() if rehearsal else study.folder.locked():
         record = study.record()

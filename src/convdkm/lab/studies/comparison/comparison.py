@@ -7,22 +7,29 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from convdkm.data import Dataset
-from convdkm.errors import InvalidInputError
+from convdkm.errors import ConvDKMError, InvalidInputError
+from convdkm.lab.baselines.methods import method
+from convdkm.lab.baselines.setting import Setting
 from convdkm.lab.studies import launchers
 from convdkm.lab.studies.comparison.folder import ComparisonFolder, Record, Scale, TrialResult
-from convdkm.lab.studies.comparison.foreseeing import Place, expectations, refusals, setting_of
 from convdkm.lab.studies.comparison.images import drawn, whitened
 from convdkm.lab.studies.comparison.planning import Plan, PlannedTrial, planned
 from convdkm.lab.studies.comparison.trial import TrialTask
 from convdkm.lab.studies.folder import JOBS, counted
-from convdkm.lab.studies.launchers.base import Launcher, Outcome, Stop
+from convdkm.lab.studies.launchers.base import Launcher, Outcome, Stop, describe
 from convdkm.lab.studies.study import Foreseen, Progress, Study, Tell
 from convdkm.presets import preset
 from convdkm.training.view import format_duration
+
+Place = tuple[str, int]
+"""A method, and a training size."""
+Known = str | tuple[float, float] | None
+"""Why a method is refused, or the seconds that it takes to fit and to predict if it can tell."""
 
 
 def launcher_for(
@@ -83,11 +90,9 @@ class Comparison(Study[PlannedTrial]):
         self.planned = planned(self.plan)
 
     def record(self) -> Record:
-        """The scale and the plan."""
         return Record(scale=self.scale, plan=self.plan)
 
     def announcement(self) -> Iterator[str]:
-        """How many trials, and on what terms."""
         sizes = sorted({trial.size for trial in self.planned})
         seeds = max(trial.seed for trial in self.planned) + 1
         yield (
@@ -109,35 +114,64 @@ class Comparison(Study[PlannedTrial]):
         rehearsal: bool,
         tell: Tell,
     ) -> Foreseen:
-        """What is refused; in a rehearsal also how long kernels take."""
         asked = self.planned if rehearsal else progress.remaining
-        refused = refusals(asked, self.folder, self.scale, self.data) if self.here else {}
+        known = self._known(asked, timed=rehearsal) if rehearsal or self.here else {}
         if rehearsal:
-            self._rehearse(refused, tell)
-        elif refused and all((each.method, each.size) in refused for each in self.planned):
-            reasons = [f"{name}, {size:,} images: {why}" for (name, size), why in refused.items()]
-            raise InvalidInputError(f"no method can be tried. {'. '.join(reasons)}")
-        else:
-            for (name, size), why in refused.items():
-                count = sum((each.method, each.size) == (name, size) for each in asked)
-                tell.warn(f"refused: {name}, {size:,} images, {counted(count, 'trial')}: {why}")
-        reasons_of = {each.place: refused.get((each.method, each.size)) for each in asked}
-        return Foreseen(refused={place: why for place, why in reasons_of.items() if why})
+            for place in ((name, size) for name, sizes in self.plan.items() for size in sizes):
+                tell.say(f"{place[0]}, {place[1]:,} images: {self._in_words(known[place])}")
+            return Foreseen()
+        refused = {place: why for place, why in known.items() if isinstance(why, str)}
+        reasons = {place: f"{place[0]}, {place[1]:,} images" for place in refused}
+        if refused and all((each.method, each.size) in refused for each in self.planned):
+            told = [f"{reasons[place]}: {why}" for place, why in refused.items()]
+            raise InvalidInputError(f"no method can be tried. {'. '.join(told)}")
+        for place, why in refused.items():
+            count = sum((each.method, each.size) == place for each in asked)
+            tell.warn(f"refused: {reasons[place]}, {counted(count, 'trial')}: {why}")
+        places = {each.place: refused.get((each.method, each.size)) for each in asked}
+        return Foreseen(refused={place: why for place, why in places.items() if why})
 
-    def _rehearse(self, refused: dict[Place, str], tell: Tell) -> None:
-        rest = [each for each in self.planned if (each.method, each.size) not in refused]
-        expected = expectations(rest, self.folder, self.scale, self.data)
-        minutes = self.scale.minutes
-        for place in ((name, size) for name, sizes in self.plan.items() for size in sizes):
-            words = "fits"
-            if place in refused:
-                words = f"refused: {refused[place]}"
-            elif place in expected:
-                fit, predict = map(format_duration, expected[place])
-                words = f"about {fit} to fit, {predict} to predict"
-                if minutes is not None and max(expected[place]) > 60 * minutes:
-                    words += "; refused, since that is more than the budget"
-            tell.say(f"{place[0]}, {place[1]:,} images: {words}")
+    def _known(self, asked: Sequence[PlannedTrial], *, timed: bool) -> dict[Place, Known]:
+        """What is known of each method and size without any work, but for the time of a few pairs.
+
+        Images are drawn once for a size.
+        """
+        first: dict[Place, PlannedTrial] = {}
+        for trial in asked:
+            first.setdefault((trial.method, trial.size), trial)
+        found: dict[Place, Known] = {}
+        for (size, seed), group in groupby(first.values(), lambda each: (each.size, each.seed)):
+            split = drawn(self.data, size, seed)
+            for trial in group:
+                try:
+                    baseline = method(trial.method).build(self._setting(trial))
+                    if self.here:
+                        baseline.foresee(split.train_images, split.train_labels)
+                except ConvDKMError as error:
+                    found[trial.method, size] = describe(error)
+                else:
+                    predicted = len(split.test_images)
+                    found[trial.method, size] = (
+                        baseline.expected_seconds(split.train_images, predicted) if timed else None
+                    )
+        return found
+
+    def _in_words(self, known: Known) -> str:
+        if known is None:
+            return "fits"
+        if isinstance(known, str):
+            return f"refused: {known}"
+        fit, predict = map(format_duration, known)
+        long = self.scale.minutes is not None and max(known) > 60 * self.scale.minutes
+        more = "; refused, since that is more than the budget" if long else ""
+        return f"about {fit} to fit, {predict} to predict{more}"
+
+    def _setting(self, trial: PlannedTrial) -> Setting:
+        """What the method of a trial is made for."""
+        side = min(self.data.image_shape[1:])
+        kernel = self.folder.file(trial, "kernel").absolute()
+        scale = self.scale
+        return Setting(scale.dataset, trial.seed, scale.preset, side, trial.size, kernel)
 
     def task(self, planned: PlannedTrial) -> TrialTask:
         """One method fitted once, to images that are whitened once for all methods."""
@@ -149,11 +183,10 @@ class Comparison(Study[PlannedTrial]):
             whitened(split, self.scale.whitening, epsilon).save(images)
         self._users[images] = self._users.get(images, 0) + 1
         self.folder.file(planned).unlink(missing_ok=True)
-        kernel = self.folder.file(planned, "kernel").absolute()
         return TrialTask(
             planned.title,
             planned.method,
-            setting_of(planned, self.scale, self.data, kernel),
+            self._setting(planned),
             self.scale.minutes,
             str(images.absolute()),
             str(self.folder.file(planned).absolute()),
@@ -175,13 +208,11 @@ class Comparison(Study[PlannedTrial]):
         return result
 
     def figures(self, status: TrialResult) -> str:
-        """Accuracy and times."""
         short = ", cut short by the time limit" if status.cut_short else ""
         fit, predict = map(format_duration, (status.fit_seconds, status.predict_seconds))
         return f"{status.metrics['accuracy']:.2%}, fitted in {fit}, predicted in {predict}{short}"
 
     def close(self) -> None:
-        """Images are not needed any more."""
         self._remove_images()
 
     def _remove_images(self, *, idle: bool = False) -> None:

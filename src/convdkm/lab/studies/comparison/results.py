@@ -11,7 +11,8 @@ from convdkm.lab.baselines.methods import Method, method
 from convdkm.lab.baselines.setting import Setting
 from convdkm.lab.studies.comparison.folder import ComparisonFolder, Record, TrialResult
 from convdkm.lab.studies.comparison.planning import PlannedTrial
-from convdkm.lab.studies.comparison.table import METRICS, Claim, Row, SizeTable
+from convdkm.lab.studies.comparison.table import Claim, Row, SizeTable
+from convdkm.lab.studies.comparison.trial import METRICS
 from convdkm.lab.studies.folder import counted
 from convdkm.lab.studies.statistics import Summary, similar_to_best
 from convdkm.lab.studies.sweeps.specification import category

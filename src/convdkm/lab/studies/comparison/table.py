@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from convdkm.lab.baselines.methods import Method
+from convdkm.lab.studies.comparison.trial import METRICS
 from convdkm.lab.studies.rendering import (
     LATEX,
     MISSING,
@@ -21,8 +22,6 @@ from convdkm.lab.studies.rendering import (
 )
 from convdkm.lab.studies.statistics import Published, Summary
 from convdkm.storage.text import in_latex
-
-METRICS = ("accuracy", "log_likelihood", "ece", "brier")
 
 
 @dataclass(frozen=True)
@@ -127,18 +126,9 @@ class SizeTable(Table):
         " beyond what the process held before. Numbers learned include the weights of training"
         " images in kernel regression."
     )
-    columns = (
-        *("method", "label", "train_size"),
-        *(f"{name}{end}" for name in METRICS for end in ("", "_standard_error", "_bold")),
-        *("fit_seconds", "fit_seconds_whole", "predict_seconds_per_1000"),
-        *("added_memory_mib", "peak_memory_mib", "parameters"),
-        *("seeds", "seeds_planned", "seeds_failed"),
-        *("published_accuracy", "published_source", "terms"),
-    )
 
     @property
     def lead(self) -> tuple[str, str]:
-        """On what terms methods were compared."""
         return "", f"{'; '.join(self.terms)}."
 
     @property
@@ -153,11 +143,9 @@ class SizeTable(Table):
         return Grid([*head, "MiB", "Learned", *(["Published (%)"] * claims)], rows)
 
     def grids(self) -> Iterator[Grid]:
-        """One."""
         yield self.grid
 
     def tabular(self) -> Tabular:
-        """The same."""
         grid = self.grid
         rows = [[in_latex(row[0]), *map(LATEX.cell, row[1:])] for row in grid.rows]
         return Tabular(
@@ -169,12 +157,18 @@ class SizeTable(Table):
         )
 
     def records(self) -> Iterator[Mapping[str, object]]:
-        """A line for each method."""
         for row in self.rows:
             values: dict[str, object] = {
                 "method": row.method.name,
                 "label": row.label,
                 "train_size": self.size,
+            }
+            for name in METRICS:
+                summary = row.metrics.get(name)
+                values[name] = None if summary is None else summary.mean
+                values[f"{name}_standard_error"] = None if summary is None else summary.error
+                values[f"{name}_bold"] = None if summary is None else int(name in row.bold)
+            yield values | {
                 "fit_seconds": row.fit_seconds,
                 "fit_seconds_whole": int(row.whole_fit),
                 "predict_seconds_per_1000": row.predict_seconds,
@@ -188,7 +182,3 @@ class SizeTable(Table):
                 "published_source": "; ".join(f"{e.label}, {e.source}" for e in row.published),
                 "terms": self.lead[1],
             }
-            for name, summary in row.metrics.items():
-                values[name], values[f"{name}_standard_error"] = summary.mean, summary.error
-                values[f"{name}_bold"] = int(name in row.bold)
-            yield values

@@ -63,26 +63,28 @@ def _label_values(axes: Any, curved: bool) -> None:
         panel.set_xlabel(title)
 
 
+def _marks(panel: Any, lines: Sequence[Line], column: int, *, listed: bool) -> None:
+    """What is published and ours with their errors: side by side, or of a list in its lines."""
+    kinds = (("published", PUBLISHED_STYLE, 0.13, "--"), ("ours", OUR_STYLE, -0.13, "-"))
+    for kind, style, shift, joined in kinds:
+        values = [getattr(line.cells[column], kind) for line in lines]
+        found = [(place, value) for place, value in enumerate(values) if value is not None]
+        if not found:
+            continue
+        means = [value.mean for _, value in found]
+        errors = [value.error or 0 for _, value in found]
+        look = {"capsize": 2.5, "lw": 1.1, **style}
+        if listed:
+            places = [place + shift for place, _ in found]
+            panel.errorbar(means, places, xerr=errors, ls="none", **look)
+        else:
+            panel.errorbar([place for place, _ in found], means, errors, ls=joined, **look)
+
+
 def _along(panel: Any, block: Block, column: int, heading: str) -> None:
     """Accuracy above the settings in order, from strong to weak regularisation or few to many."""
     lines = block.lines
-    for style, kind in ((PUBLISHED_STYLE, "published"), (OUR_STYLE, "ours")):
-        found = [
-            (place, value)
-            for place, line in enumerate(lines)
-            if (value := getattr(line.cells[column], kind)) is not None
-        ]
-        if found:
-            places, values = zip(*found, strict=True)
-            panel.errorbar(
-                places,
-                [value.mean for value in values],
-                [value.error or 0 for value in values],
-                capsize=2.5,
-                lw=1.1,
-                ls="--" if kind == "published" else "-",
-                **style,
-            )
+    _marks(panel, lines, column, listed=False)
     labels = [line.row.label.partition(" (")[0].replace(" ", "") for line in lines]
     panel.set_xticks(range(len(lines)), labels)
     panel.set_xlim(-0.5, len(lines) - 0.5)
@@ -90,27 +92,10 @@ def _along(panel: Any, block: Block, column: int, heading: str) -> None:
     panel.set_xlabel(heading)
 
 
-def _listed(panel: Any, block: Block, column: int, heading: str) -> None:
+def _listed(panel: Any, block: Block, column: int, _: str) -> None:
     """One line for each setting, ours a little above the published."""
-    del heading
     lines = block.lines
-    for style, kind, shift in ((PUBLISHED_STYLE, "published", 0.13), (OUR_STYLE, "ours", -0.13)):
-        found = [
-            (place + shift, value)
-            for place, line in enumerate(lines)
-            if (value := getattr(line.cells[column], kind)) is not None
-        ]
-        if found:
-            places, values = zip(*found, strict=True)
-            panel.errorbar(
-                [value.mean for value in values],
-                places,
-                xerr=[value.error or 0 for value in values],
-                capsize=2.5,
-                lw=1.1,
-                ls="none",
-                **style,
-            )
+    _marks(panel, lines, column, listed=True)
     labels = [_named(line) for line in lines] if column == 0 else [""] * len(lines)
     panel.set_yticks(range(len(lines)), labels)
     panel.locator_params(axis="x", nbins=5)

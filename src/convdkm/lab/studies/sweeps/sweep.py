@@ -46,11 +46,9 @@ class Sweep(Study[PlannedRun]):
         self.planned = plan([self.chosen], self.scale)
 
     def record(self) -> Record:
-        """One table."""
         return Record(scale=self.scale, tables={self.table: self.chosen})
 
     def announcement(self) -> Iterator[str]:
-        """How many runs, and at what scale."""
         rows, sets = sum(map(len, self.chosen.rows.values())), len(self.chosen.datasets)
         seeds, count = self.chosen.seeds, len(self.planned)
         parts = [counted(rows, "setting"), counted(sets, "data set"), counted(seeds, "seed")]
@@ -69,7 +67,6 @@ class Sweep(Study[PlannedRun]):
         rehearsal: bool,
         tell: Tell,
     ) -> Foreseen:
-        """How long it will take."""
         if not self.timed:
             return Foreseen()
         if not progress.remaining:
@@ -104,5 +101,4 @@ class Sweep(Study[PlannedRun]):
         return Status(state="failed", error=outcome.error)
 
     def figures(self, status: Status) -> str:
-        """The accuracy."""
         return f"{status.metrics['test_accuracy']:.2%}"

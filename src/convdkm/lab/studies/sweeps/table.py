@@ -127,16 +127,9 @@ class TableResult(Table):
         " column (one-tailed Welch test, 5%). ▲ ▼: significantly above or below the published value"
         " (two-tailed, 5%)."
     )
-    columns = (
-        *("table", "category", "row", "setting", "dataset", "metric"),
-        *("mean", "standard_error", "seeds", "seeds_planned", "seeds_failed", "bold"),
-        *("published_mean", "published_standard_error", "published_bold", "difference"),
-        *("seconds_per_epoch", "published_seconds_per_epoch", "scale"),
-    )
 
     @property
     def lead(self) -> tuple[str, str]:
-        """At what scale it was run, plainly."""
         if not self.scale:
             return "", "At the scale of the paper."
         return "Not at the scale of the paper", f": {'; '.join(self.scale)}."
@@ -147,7 +140,6 @@ class TableResult(Table):
         return "".join(self.lead) if self.scale else ""
 
     def grids(self) -> Iterator[Grid]:
-        """A part for each block."""
         for block in self.blocks:
             pairs = [(dataset_title(dataset), "published") for dataset in self.datasets]
             pairs += [("s / epoch", "published")] * block.timed
@@ -206,25 +198,31 @@ class TableResult(Table):
         return f"{in_latex(self.title)}. {legend} {in_latex(self.scale_sentence)}".rstrip()
 
     def records(self) -> Iterator[Mapping[str, object]]:
-        """A line for each setting, data set and metric."""
         for block in self.blocks:
             for line in block.lines:
                 for dataset, cell in zip(self.datasets, line.cells, strict=True):
                     ours, published = cell.ours, cell.published
-                    values = (
-                        *(self.name, block.category.name, line.row.name, line.row.label),
-                        *(dataset, block.metric),
-                        *((None, None, 0) if ours is None else (ours.mean, ours.error, ours.count)),
-                        *(cell.planned, cell.failed, int(cell.bold)),
-                        *(
-                            (None, None, None)
-                            if published is None
-                            else (published.mean, published.error, int(published.bold))
-                        ),
-                        *(cell.difference, *line.times),
-                        "; ".join(self.scale) or "as in the paper",
-                    )
-                    yield dict(zip(self.columns, values, strict=True))
+                    yield {
+                        "table": self.name,
+                        "category": block.category.name,
+                        "row": line.row.name,
+                        "setting": line.row.label,
+                        "dataset": dataset,
+                        "metric": block.metric,
+                        "mean": ours and ours.mean,
+                        "standard_error": ours and ours.error,
+                        "seeds": ours.count if ours else 0,
+                        "seeds_planned": cell.planned,
+                        "seeds_failed": cell.failed,
+                        "bold": int(cell.bold),
+                        "published_mean": published and published.mean,
+                        "published_standard_error": published and published.error,
+                        "published_bold": published and int(published.bold),
+                        "difference": cell.difference,
+                        "seconds_per_epoch": line.seconds,
+                        "published_seconds_per_epoch": line.published_seconds,
+                        "scale": "; ".join(self.scale) or "as in the paper",
+                    }
 
 
 def _latex_rows(block: Block, *, sourced: bool, timed: bool) -> Iterator[str]:
