@@ -64,6 +64,20 @@ def test_a_pool_that_is_asked_to_stop(tmp_path):
     assert not (tmp_path / "second.waits").exists(), "it was never begun"
 
 
+def test_tasks_are_asked_for_when_there_is_room(tmp_path):
+    asked = []
+
+    def tasks():
+        for name in ("first", "second"):
+            asked.append(name)
+            yield Fake(name, "work", str(tmp_path))
+
+    outcomes = LocalLauncher(1).run(tasks())
+    assert next(outcomes).name == "first"
+    assert asked == ["first"]
+    assert [each.name for each in outcomes] == ["second"]
+
+
 def test_a_pool_that_is_left_leaves_no_processes(tmp_path):
     outcomes = LocalLauncher(2).run(
         [Fake("work", "work", str(tmp_path)), Fake("wait", "wait", str(tmp_path))]

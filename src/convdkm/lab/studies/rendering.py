@@ -19,6 +19,10 @@ MISSING = "–"
 FORMATS = {"markdown": "md", "latex": "tex", "csv": "csv"}
 """Formats, and how their files end."""
 NOTHING = "none"
+OVER_SEEDS = (
+    "Mean ± standard error over seeds. Bold: not significantly worse than the best of the column"
+    " (one-tailed Welch test, 5%)."
+)
 
 Mark = Literal["above", "below"]
 

@@ -10,6 +10,7 @@ from convdkm.lab.studies.comparison.trial import METRICS
 from convdkm.lab.studies.rendering import (
     LATEX,
     MISSING,
+    OVER_SEEDS,
     Cell,
     Figure,
     Grid,
@@ -119,8 +120,7 @@ class SizeTable(Table):
     notes: tuple[str, ...]
 
     legend = (
-        "Mean ± standard error over seeds. Bold: not significantly worse than the best of the"
-        " column (one-tailed Welch test, 5%). Log-likelihood and calibration error are of the"
+        f"{OVER_SEEDS} Log-likelihood and calibration error are of the"
         f" probabilities of the test images, {MISSING} where a method has none. Seconds: of the"
         " fit, and to predict 1,000 images. Memory: the most that the fit and the prediction took"
         " beyond what the process held before. Numbers learned include the weights of training"

@@ -52,11 +52,17 @@ class Results:
         seen = set()
         for name, chosen in self.record.tables.items():
             if name in COLLECTIONS:
-                yield self._collection(name, chosen)
-            for part in chosen.rows:
-                if part not in seen:
-                    seen.add(part)
-                    yield self._category(part, self._chosen(part) or chosen)
+                whole, sets = collection(name), chosen.datasets
+                parts = [category(part) for part in whole.categories]
+                blocks = [self._block(part, whole.metric, sets, part.title) for part in parts]
+                metric = METRICS[whole.metric]
+                title = f"{whole.title}: {metric[0].lower()}{metric[1:]}"
+                yield self._result(name, title, "Setting", chosen, blocks)
+            for part in (category(each) for each in chosen.rows if each not in seen):
+                seen.add(part.name)
+                either = self._chosen(part.name) or chosen
+                blocks = [self._block(part, m, either.datasets, METRICS[m]) for m in part.metrics]
+                yield self._result(part.name, part.title, part.heading, either, blocks)
 
     def runs(self, table: Category, row: Row, dataset: str) -> list[PlannedRun]:
         """The planned runs of a cell; none where the sweep does not have it."""
@@ -80,40 +86,17 @@ class Results:
                 found = narrowed if found is None else found.merged(narrowed)
         return found
 
-    def _collection(self, name: str, chosen: Selection) -> TableResult:
-        table = collection(name)
-        parts = [category(part) for part in table.categories]
-        blocks = [self._block(part, table.metric, chosen.datasets, part.title) for part in parts]
-        return self._result(
-            name, table.title, "Setting", chosen, blocks, metric=METRICS[table.metric]
-        )
-
-    def _category(self, name: str, chosen: Selection) -> TableResult:
-        part = category(name)
-        blocks = [
-            self._block(part, metric, chosen.datasets, METRICS[metric]) for metric in part.metrics
-        ]
-        return self._result(name, part.title, part.heading, chosen, blocks)
-
     def _result(
-        self,
-        name: str,
-        title: str,
-        heading: str,
-        chosen: Selection,
-        blocks: Sequence[Block],
-        *,
-        metric: str = "",
+        self, name: str, title: str, heading: str, chosen: Selection, blocks: Sequence[Block]
     ) -> TableResult:
-        parts = list(dict.fromkeys(block.category.name for block in blocks))
-        tables = [category(part) for part in parts]
+        tables = [category(part) for part in dict.fromkeys(b.category.name for b in blocks)]
         scale = scale_notes(tables, self.record.scale, chosen)
         notes = [part.note for part in tables if part.note is not None]
         if chosen.seeds == 1:
             notes.append("One seed has no standard error; bold is the best of the column alone.")
         return TableResult(
             name,
-            f"{title}: {metric[0].lower()}{metric[1:]}" if metric else title,
+            title,
             heading,
             chosen.datasets,
             tuple(block for block in blocks if block.lines),

@@ -9,6 +9,7 @@ from pathlib import Path
 from convdkm.data.registry import is_known, known_set
 from convdkm.lab.studies.rendering import (
     LATEX,
+    OVER_SEEDS,
     Figure,
     Grid,
     Mark,
@@ -122,11 +123,7 @@ class TableResult(Table):
     scale: tuple[str, ...]
     notes: tuple[str, ...]
 
-    legend = (
-        "Mean ± standard error over seeds. Bold: not significantly worse than the best of the"
-        " column (one-tailed Welch test, 5%). ▲ ▼: significantly above or below the published value"
-        " (two-tailed, 5%)."
-    )
+    legend = f"{OVER_SEEDS} ▲ ▼: significantly above or below the published value (two-tailed, 5%)."
 
     @property
     def lead(self) -> tuple[str, str]:
