@@ -70,7 +70,7 @@ def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
     context = getattr(error, "ctx", None)
     first = " ".join(["convdkm", *arguments[:1]])
     command = first if context is None else context.command_path
-    end = "" if message.endswith(("?", ")")) else "."
+    end = "" if message.endswith("?") else "."
     return f"{message}{end} See `{command} --help`"
 
 

@@ -39,9 +39,9 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
     ] = False,
 ) -> None:
-    """Convolutional deep kernel machines: train, evaluate, predict.
+    """Train and use convolutional deep kernel machines.
 
-    A first run: convdkm train. Help on a command: convdkm train --help.
+    To begin: convdkm train. For help on a command: convdkm train --help.
     """
     del version
     help_if_alone(context)

@@ -36,19 +36,26 @@ DataDir = Annotated[
     str | None,
     option(
         "FOLDER",
-        "where data sets are (the folder named by CONVDKM_DATA, or ~/.local/share/convdkm)",
+        "folder of the data sets (default: $CONVDKM_DATA, or ~/.local/share/convdkm)",
     ),
 ]
 MovedData = Annotated[
     str | None,
-    option("DATASET", "where the images of the run are, if they have moved", "--data"),
+    option("DATASET", "where the images of the run are now, if they have moved", "--data"),
 ]
-Device = Annotated[str | None, option("NAME", "cpu, cuda, cuda:1, mps, … (as in training)")]
+Device = Annotated[
+    str | None, option("NAME", "cpu, cuda, cuda:1, mps, … (default: as in training)")
+]
 CheckpointName = Annotated[
-    str, option("NAME", "which checkpoint: last, best or previous (last)", "--checkpoint")
+    str, option("NAME", "checkpoint to use: last, best or previous (default: last)", "--checkpoint")
 ]
-Quiet = Annotated[bool, switch("--quiet", "say nothing but warnings, and how it ended", "-q")]
+Quiet = Annotated[bool, switch("--quiet", "print only warnings and the result", "-q")]
 TableFormat = Annotated[
     str,
-    option("NAME", "to print: markdown, latex, csv or none (markdown)", "--format", "-f"),
+    option(
+        "NAME",
+        "format to print: markdown, latex, csv or none (default: markdown)",
+        "--format",
+        "-f",
+    ),
 ]

@@ -20,45 +20,51 @@ WIDTHS = ("16,32,64", "32,64,128", "64,128,256")
 
 def bench(
     *,
-    quick: Annotated[bool, switch("--quick", "one size of machine, in a few minutes")] = False,
-    json: Annotated[Path | None, option("FILE", "write all results to a file")] = None,
-    markdown: Annotated[Path | None, option("FILE", "write the tables to a file")] = None,
+    quick: Annotated[
+        bool, switch("--quick", "measure one size of machine, in a few minutes")
+    ] = False,
+    json: Annotated[Path | None, option("FILE", "write all results to this file")] = None,
+    markdown: Annotated[Path | None, option("FILE", "write the tables to this file")] = None,
     widths: Annotated[
         list[str] | None,
         option(
             "N,N,N",
-            "inducing points of the three stages; may be given more than once (16,32,64 if quick,"
-            " else also 32,64,128 and 64,128,256)",
+            "inducing points of the three stages; may be repeated (default: 16,32,64; without"
+            " --quick also 32,64,128 and 64,128,256)",
         ),
     ] = None,
-    batch: Annotated[int, option("N", "images of a batch (256)")] = 256,
-    side: Annotated[int, option("N", "side of an image (32)")] = 32,
-    repeats: Annotated[int, option("N", "times to repeat (5)")] = 5,
-    steps: Annotated[int, option("N", "steps of float32 beside float64 (200)")] = 200,
-    threads: Annotated[int | None, option("N", "threads of torch (all cores)")] = None,
+    batch: Annotated[int, option("N", "images in a batch (default: 256)")] = 256,
+    side: Annotated[int, option("N", "height and width of an image (default: 32)")] = 32,
+    repeats: Annotated[int, option("N", "repetitions (default: 5)")] = 5,
+    steps: Annotated[
+        int, option("N", "training steps that compare float32 with float64 (default: 200)")
+    ] = 200,
+    threads: Annotated[int | None, option("N", "threads of PyTorch (default: all cores)")] = None,
     compile: Annotated[
         bool,
         switch(
             "--compile/--no-compile",
-            "compile elementwise functions and the predictor, and record steps (on)",
+            "compile elementwise functions and the predictor, and record steps (default: on)",
         ),
     ] = True,
-    scaling: Annotated[bool, switch("--scaling", "how a step grows with its sizes")] = False,
-    profile: Annotated[bool, switch("--profile", "where a step goes")] = False,
+    scaling: Annotated[
+        bool, switch("--scaling", "measure how a step scales with its sizes")
+    ] = False,
+    profile: Annotated[bool, switch("--profile", "measure where the time of a step goes")] = False,
     keep_memory: Annotated[
         bool,
         switch(
             "--keep-memory/--no-keep-memory",
-            "keep freed memory in the process, for all alike (on)",
+            "keep freed memory in the process, for all alike (default: on)",
         ),
     ] = True,
 ) -> None:
-    """Measure speed and memory beside a textbook version and a CNN.
+    """Measure speed and memory, compared with a textbook version and a CNN.
 
-    Training steps, predictions, memory and precision of the machine with the settings of the
-    published runs; then, unless quick, how a step grows and where its time goes. Either of these
-    two alone, if it is asked for. Everything is timed in turn in one process; the figures are
-    medians.
+    Compares training steps, predictions, memory and precision, with the settings of the published
+    runs. Without --quick, it also measures how a step scales with its sizes and where its time
+    goes; --scaling and --profile ask for one of these alone. Everything is timed in turn in one
+    process, and the figures are medians.
     """
     import torch
 

@@ -30,28 +30,29 @@ def compare(
         option(
             "NAME,NAME",
             "methods, or a group of them: all, quick, machines, networks, kernels or processes"
-            " (quick)",
+            " (default: quick)",
         ),
     ] = None,
     train_size: Annotated[
         list[str] | None,
         option(
             "N,N",
-            "training images, balanced over the classes; several sizes, or all (1000, or all where"
-            " there are fewer)",
+            "training images, balanced over the classes; several sizes, or all (default: 1000, or"
+            " all if there are fewer)",
         ),
     ] = None,
-    seeds: Annotated[int, option("N", "times each method is fitted at each size (3)")] = 3,
+    seeds: Annotated[int, option("N", "fits of each method at each size (default: 3)")] = 3,
     output: Annotated[
-        Path | None, option("FOLDER", "of the comparison (comparisons/DATASET)", "--output", "-o")
+        Path | None,
+        option(
+            "FOLDER", "folder of the comparison (default: comparisons/DATASET)", "--output", "-o"
+        ),
     ] = None,
     format: TableFormat = "markdown",
-    list_methods: Annotated[bool, switch("--list", "list the methods, and stop there")] = False,
+    list_methods: Annotated[bool, switch("--list", "list the methods and stop")] = False,
     dry_run: Annotated[
         bool,
-        switch(
-            "--dry-run", "show the plan, what will not fit and how long kernels take; stop there"
-        ),
+        switch("--dry-run", "show the plan, what does not fit and how long kernels take, and stop"),
     ] = False,
     quiet: Quiet = False,
     data_dir: DataDir = None,
@@ -59,43 +60,46 @@ def compare(
         float,
         _scale(
             "MINUTES",
-            "for each fit, and for each prediction of the test images by a kernel; inf for no limit"
-            " (10)",
+            "limit of each fit, and of each prediction of the test images by a kernel; inf for"
+            " no limit (default: 10)",
         ),
     ] = 10.0,
-    test_size: Annotated[int | None, _scale("N", "test images, the same for all (all)")] = None,
+    test_size: Annotated[
+        int | None, _scale("N", "test images, the same for all methods (default: all)")
+    ] = None,
     preset: Annotated[
         str,
         _scale(
             "NAME",
-            "of the machine, the inducing NNGP and the CNN, and of the crops and flips of all"
-            " (quick)",
+            "settings of the machine, the inducing NNGP and the CNN, and of the crops and flips"
+            " of all methods (default: quick)",
         ),
     ] = "quick",
     whitening: Annotated[
         str | None,
         _scale(
             "NAME",
-            "auto, zca, zca-paper, standardise, scale or none (as in the preset; auto is zca, or"
-            " standardise where that does not fit)",
+            "auto, zca, zca-paper, standardise, scale or none; auto is zca, or standardise where"
+            " that does not fit (default: as in the preset)",
         ),
     ] = None,
-    image_size: Annotated[int | None, _scale("N", "resize images to this side")] = None,
+    image_size: Annotated[int | None, _scale("N", "resize images to this height and width")] = None,
     launcher: LauncherName = "local",
     jobs: Annotated[
-        int | None, launch("N", "trials at a time (local: 1, for times to compare; slurm: all)")
+        int | None,
+        launch("N", "trials at a time (default: local: 1, for comparable times; slurm: all)"),
     ] = None,
     threads: Annotated[
         int | None,
         launch(
             "N",
-            "of each trial (local: OMP_NUM_THREADS, or all cores; else 1)",
+            "threads of each trial (default: local: OMP_NUM_THREADS, or all cores; else 1)",
             "--threads",
             "--cpus",
         ),
     ] = None,
     retries: Annotated[
-        int, launch("N", "times to begin again a trial whose process was lost (0)")
+        int, launch("N", "times to begin again a trial whose process was lost (default: 0)")
     ] = 0,
     address: Address = None,
     partition: Partition = None,
@@ -105,7 +109,7 @@ def compare(
 
     Deep kernel machines beside the kernel methods of the paper's Table 3 and a CNN: accuracy,
     log-likelihood, calibration, time, memory and numbers learned. Each method is fitted in a
-    process of its own, one after another unless told otherwise. The same command goes on where it
+    process of its own, one after another unless told otherwise. The same command continues where it
     stopped, and tries failed ones again; a failure does not stop the rest. The last line printed is
     the folder, which convdkm tables and convdkm report take.
     """

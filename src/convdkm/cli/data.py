@@ -42,10 +42,12 @@ def list_sets(data_dir: DataDir = None) -> None:
 
 
 def verify_sets(
-    names: Annotated[list[str] | None, argument("NAME…", "data sets (all that are here)")] = None,
+    names: Annotated[
+        list[str] | None, argument("NAME…", "data sets (default: all that are on this machine)")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Read data sets whole, and check what is in them."""
+    """Read data sets to the end, and check their contents."""
     from convdkm.data import verify
 
     chosen = [known_set(name) for name in names or ()] or [
@@ -70,15 +72,15 @@ def verify_sets(
 def fetch_sets(
     names: Annotated[list[str], argument("NAME…", "data sets to download")],
     data_dir: DataDir = None,
-    mirror: Annotated[str | None, option("URL", "download from here instead")] = None,
+    mirror: Annotated[str | None, option("URL", "download from this address instead")] = None,
     *,
     force: Annotated[
-        bool, switch("--force", "replace files that are there but not as published")
+        bool, switch("--force", "replace existing files that differ from the published ones")
     ] = False,
 ) -> None:
-    """Download data sets from their official addresses.
+    """Download data sets from their official sources.
 
-    A download that broke off goes on where it was, and every file is checked.
+    An interrupted download continues where it stopped, and every file is checked.
     """
     from rich.progress import (
         BarColumn,

@@ -17,21 +17,22 @@ def evaluate(
         str | None,
         option(
             "DATASET",
-            "another data set of the same classes; or where the images of the run are, if they have"
-            " moved",
+            "another data set of the same classes; or where the images of the run are now, if they"
+            " have moved",
         ),
     ] = None,
     data_dir: DataDir = None,
     checkpoint: CheckpointName = "last",
     *,
-    train: Annotated[bool, switch("--train", "of the training images as well")] = False,
+    train: Annotated[bool, switch("--train", "evaluate on the training images as well")] = False,
     device: Device = None,
-    json: Annotated[bool, switch("--json", "print JSON")] = False,
+    json: Annotated[bool, switch("--json", "print the results as JSON")] = False,
 ) -> None:
     """Print accuracy, log-likelihood and calibration.
 
-    On the test images of the run, by its last checkpoint. Of another data set, on its test part, or
-    on all of it if it has none; images that the run has seen in training are left out.
+    By default on the test images of the run, with its last checkpoint. With --data, on the test
+    part of another data set, or on all of it if it has none; images that the run was trained on are
+    left out.
     """
     from convdkm.cli.inputs import open_run
     from convdkm.data.split_record import PARTS

@@ -12,23 +12,25 @@ from convdkm.errors import InvalidInputError
 
 def export(
     run: RunFolder,
-    file: Annotated[Path, argument("FILE", "to write: .onnx, .pt2 or .safetensors")],
+    file: Annotated[Path, argument("FILE", "file to write: .onnx, .pt2 or .safetensors")],
     checkpoint: CheckpointName = "last",
     *,
     deterministic: Annotated[
         bool,
         switch(
             "--deterministic",
-            "running averages for statistics of the batch, an integral for samples",
+            "use running averages in place of statistics of the batch, and an integral in place of"
+            " samples",
         ),
     ] = False,
-    force: Annotated[bool, switch("--force", "replace a file that is there")] = False,
+    force: Annotated[bool, switch("--force", "replace an existing file")] = False,
 ) -> None:
-    """Write the machine of a run to one file.
+    """Export the machine of a run to one file.
 
-    For other programs (.onnx), for PyTorch without this one (.pt2), or for convdkm.load_predictor
-    and convdkm predict (.safetensors). It takes images with values from 0 to 1, in batches of any
-    size, and gives the mean and the variance of the functions and the log-probabilities.
+    The ending of FILE is the format: .onnx for other programs, .pt2 for PyTorch without convdkm,
+    .safetensors for convdkm predict and convdkm.load_predictor. The exported machine takes images
+    with values from 0 to 1, in batches of any size, and returns the mean and the variance of the
+    latent functions and the log-probabilities of the classes.
     """
     from convdkm.cli.inputs import open_run
     from convdkm.predicting.exporting import require_onnx, write_onnx, write_program
@@ -39,7 +41,7 @@ def export(
     write = formats.get(file.suffix.lower())
     if write is None:
         known = ", ".join(formats)
-        raise InvalidInputError(f"the ending of {file} says no format; it may be one of {known}")
+        raise InvalidInputError(f"{file} has the ending of no known format; use one of {known}")
     if file.is_dir() or (file.exists() and not force):
         end = "is a folder" if file.is_dir() else "is there already; --force replaces it"
         raise InvalidInputError(f"{file} {end}")

@@ -44,8 +44,7 @@ class ConfiguringCommand(Command):
     def get_params(self, ctx: Any) -> list[Any]:
         from convdkm.cli.options import configuration_flags
 
-        help_option = self.get_help_option(ctx)
-        return [*self.params, *configuration_flags(), *filter(None, [help_option])]
+        return [*super().get_params(ctx), *configuration_flags()]
 
     def invoke(self, ctx: Any) -> Any:
         from convdkm.cli.options import take_given
@@ -88,7 +87,7 @@ def _option(parameter: Any) -> tuple[str, str]:
         names += f", {parameter.secondary_opts[0]}"
     if not parameter.is_flag and parameter.metavar:
         names += f" {parameter.metavar}"
-    return names, "show this page" if parameter.name == "help" else parameter.help or ""
+    return names, "show this help" if parameter.name == "help" else parameter.help or ""
 
 
 def _first_sentence(text: str | None) -> str:

@@ -13,9 +13,9 @@ import typer.main
 
 from convdkm.config import SECTION, SECTIONS
 
+LONGEST = 60
+"""Of a list of choices that stands for a value in the help; longer ones are part of its text."""
 PANELS = {"data": "Data", "model": "Machine", "training": "Training"}
-
-
 FIELDS = tuple(name for name in SECTION if name != "dataset")
 """Fields that are flags; the data set is an argument."""
 
@@ -53,7 +53,8 @@ def choices(annotation: Any) -> tuple[Any, ...]:
 def metavar(annotation: Any) -> str:
     """What stands for a value in the help: its choices, or its kind."""
     if found := choices(annotation):
-        return "|".join(map(str, found))
+        listed = "|".join(map(str, found))
+        return listed if len(listed) <= LONGEST else "NAME"
     kinds = {int: "N", float: "X", str: "TEXT"}
     shown = "VALUE"
     for part in _parts(annotation):
@@ -85,10 +86,11 @@ def _parameter(name: str) -> inspect.Parameter:
     section = SECTION[name]
     field = SECTIONS[section].model_fields[name]
     kind = bool if field.annotation is bool else str
-    default = _shown(field.default)
+    default, shown = _shown(field.default), metavar(field.annotation)
+    listed = f": {', '.join(choices(field.annotation))}" if shown == "NAME" else ""
     option = typer.Option(
-        help=f"{field.description}{f' ({default})' if default else ''}",
-        metavar=None if kind is bool else metavar(field.annotation),
+        help=f"{field.description}{listed}{f' (default: {default})' if default else ''}",
+        metavar=None if kind is bool else shown,
         rich_help_panel=PANELS[section],
         show_default=False,
     )

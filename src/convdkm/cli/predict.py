@@ -35,32 +35,40 @@ Advance = Callable[[int], None]
 
 
 def predict(
-    run: Annotated[Path, argument("RUN", "folder of the run, or a .safetensors of export")],
-    images: Annotated[list[Path], argument("IMAGE|FOLDER…", "image files, or folders of them")],
+    run: Annotated[
+        Path, argument("RUN", "folder of a run, or a .safetensors file of convdkm export")
+    ],
+    images: Annotated[
+        list[Path], argument("IMAGE|FOLDER…", "image files, or folders of image files")
+    ],
     format: Annotated[
-        str | None, option("NAME", "table, csv or json (table)", "--format", "-f")
+        str | None,
+        option(
+            "NAME",
+            "table, csv or json (default: by the ending of FILE, else table)",
+            "--format",
+            "-f",
+        ),
     ] = None,
     output: Annotated[
         Path | None,
-        option(
-            "FILE", "write to a file; its ending, .csv or .json, is the format", "--output", "-o"
-        ),
+        option("FILE", "write to this file instead of the screen", "--output", "-o"),
     ] = None,
     *,
     resize: Annotated[
-        bool, switch("--resize", "resize images of other sizes to the model's")
+        bool, switch("--resize", "resize images to the size that the machine takes")
     ] = False,
-    skip_bad: Annotated[bool, switch("--skip-bad", "leave out images that cannot be read")] = False,
+    skip_bad: Annotated[bool, switch("--skip-bad", "skip images that cannot be read")] = False,
     checkpoint: CheckpointName = "last",
     device: Device = None,
 ) -> None:
     """Predict the classes of images.
 
-    With the probability of the class, the entropy of the prediction (all of its uncertainty) and
-    the mutual information (the part that more data could remove), both in nats.
+    Each row gives the predicted class and its probability, the entropy of the prediction (its total
+    uncertainty) and the mutual information (the part that more data could remove), both in nats.
 
-    Any number of images: rows are written as they come. With -o, a command that was stopped goes on
-    after them when it is given again.
+    Rows are written as they come, so there may be any number of images. With -o, the same command
+    continues after an interruption.
     """
     from convdkm.data.image_folder import picture_files
     from convdkm.data.picture_stream import stream_pictures

@@ -11,12 +11,15 @@ from convdkm.data.registry import checked_dataset
 
 
 def presets(
-    name: Annotated[str | None, argument("NAME", "print all settings of this preset")] = None,
-    dataset: Annotated[str, option("NAME", "as they are for this data set (cifar10)")] = "cifar10",
+    name: Annotated[str | None, argument("NAME", "print the settings of this preset")] = None,
+    dataset: Annotated[
+        str, option("NAME", "data set that the settings are for (default: cifar10)")
+    ] = "cifar10",
 ) -> None:
     """List the presets, or print one.
 
-    With a name, all of its values as YAML, which can be edited and used by convdkm train --config.
+    With a name, prints all of its settings as YAML, which can be edited and given to convdkm train
+    --config.
     """
     from convdkm.presets import names, preset
 

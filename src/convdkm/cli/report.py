@@ -24,32 +24,32 @@ def report(
     runs: Annotated[
         list[Path],
         argument(
-            "RUN…", "folders of runs, a folder that holds some, or the folder of convdkm compare"
+            "RUN…", "folders of runs, a folder that contains runs, or the folder of a comparison"
         ),
     ],
     output: Annotated[
         Path | None,
         option(
             "FILE",
-            "the page (report.html in the folder of the run, or in the current folder where there"
-            " are several)",
+            "file to write (default: report.html in the folder of the run, or in the current"
+            " folder for several runs)",
             "--output",
             "-o",
         ),
     ] = None,
-    images: Annotated[int, option("N", "images of each kind to show (16)")] = 16,
+    images: Annotated[int, option("N", "images to show of each kind (default: 16)")] = 16,
     data: MovedData = None,
     *,
     no_data: Annotated[bool, switch("--no-data", "do not predict the test images")] = False,
     data_dir: DataDir = None,
     checkpoint: CheckpointName = "last",
     device: Device = None,
-    force: Annotated[bool, switch("--force", "replace a file that is no such page")] = False,
+    force: Annotated[bool, switch("--force", "replace a file that is not such a page")] = False,
 ) -> None:
-    """Make a page about a run, or one that compares several.
+    """Write an HTML page about a run, or one that compares several.
 
-    One HTML file to look at: learning curves, calibration, confusions, images, and each layer's
-    kernel beside the Gram it learned. The last line printed is the file.
+    One file, with learning curves, calibration, confusions, images, and each layer's kernel beside
+    the Gram matrix it learned. The last line printed is the path of the file.
     """
     from convdkm.lab.studies.comparison.folder import ComparisonFolder
     from convdkm.lab.studies.comparison.page import write_methods_page

@@ -19,14 +19,16 @@ def resume(
     data: MovedData = None,
     data_dir: DataDir = None,
     device: Device = None,
-    epochs: Annotated[str | None, option("N", "epochs in all, where they should be more")] = None,
+    epochs: Annotated[
+        str | None, option("N", "total number of epochs, to train for longer")
+    ] = None,
     *,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run that was stopped.
+    """Continue a run that was stopped.
 
-    It goes on from its last checkpoint, and ends with the same figures as if it had never been
-    stopped. Its images have to be as they were. The last line printed is the folder of the run.
+    It continues from its last checkpoint, and gives the same results as if it had never been
+    stopped. Its images must not have changed. The last line printed is the folder of the run.
     """
     from convdkm.training.folder import read_config
 

@@ -22,27 +22,29 @@ if TYPE_CHECKING:
 COLUMNS = ("layer", "kind", "P_i", "space", "parameters", "ν", "KL")
 LEAVE_OUT = ((), ("kind",), ("kind", "parameters"))
 """Columns that are left out where a terminal is too narrow for all: as few as will do."""
-_START = "Of a data set"
+_START = "For a data set"
 
 
 def show(
     subject: Annotated[
         str,
-        argument("RUN|DATASET", "folder of a run; or a data set, for a machine at its start"),
+        argument("RUN|DATASET", "folder of a run; or a data set, for a machine before training"),
     ],
     checkpoint: CheckpointName = "last",
     data: MovedData = None,
     *,
     no_data: Annotated[
-        bool, switch("--no-data", "do not look at some training images as well")
+        bool, switch("--no-data", "leave out explained and spread, which need images")
     ] = False,
     data_dir: DataDir = None,
     preset: Annotated[
         str | None,
-        option("NAME", "settings of the machine (quick for the digits, else paper)", group=_START),
+        option(
+            "NAME", "settings to start from (default: quick for digits, else paper)", group=_START
+        ),
     ] = None,
     config: Annotated[
-        Path | None, option("FILE", "YAML file of options, which override it", group=_START)
+        Path | None, option("FILE", "YAML file of options, which override the preset", group=_START)
     ] = None,
     others: Annotated[
         list[str] | None,
@@ -54,15 +56,16 @@ def show(
         ),
     ] = None,
 ) -> None:
-    """Show the machine of a run, or one at its start, layer by layer.
+    """Show a machine layer by layer: that of a run, or one before training.
 
-    P_i is the number of inducing points, space the places of the feature map, ν the weight of the
-    KL, which is in nats. On some training images: explained is the share of their variance that the
-    inducing points explain; spread is how much correlations with inducing points differ from image
-    to image. Gradient is the size of the objective's gradient beside that of the parameters.
+    P_i is the number of inducing points, space the size of the feature map, ν the weight of the KL
+    divergence, which is in nats. Two columns are measured on some of the training images: explained
+    is the share of their variance that the inducing points explain, and spread is how much the
+    correlations with the inducing points differ from image to image. Gradient is the norm of the
+    objective's gradient divided by that of the parameters.
 
-    Of a run, the gradients are those noted in training. Of a data set, the machine is that with
-    which training would begin, and the gradients are those of the first step.
+    For a run, the gradients are those recorded in training. For a data set, the machine is the one
+    that training starts from, and the gradients are those of the first step.
     """
     from convdkm.cli.inputs import given_options
 

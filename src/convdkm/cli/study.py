@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from convdkm.lab.studies.study import Study, Tell
 
 launch = partial(option, group="Launching")
-LauncherName = Annotated[str, launch("NAME", "local, ray or slurm (local)")]
+LauncherName = Annotated[str, launch("NAME", "local, ray or slurm (default: local)")]
 Address = Annotated[
-    str | None, launch("ADDRESS", "ray: of the cluster (RAY_ADDRESS, or one started here)")
+    str | None, launch("ADDRESS", "ray: of the cluster (default: RAY_ADDRESS, or one started here)")
 ]
 Partition = Annotated[str | None, launch("NAME", "slurm: partition")]
-Hours = Annotated[float, launch("X", "slurm: limit of a job, after which it is queued again (24)")]
+Hours = Annotated[
+    float, launch("X", "slurm: limit of a job, after which it is queued again (default: 24)")
+]
 
 
 def telling(*, quiet: bool) -> Tell:

@@ -24,25 +24,29 @@ def sweep(
     ],
     *,
     output: Annotated[
-        Path | None, option("FOLDER", "folder of the sweep (sweeps/TABLE)", "--output", "-o")
+        Path | None,
+        option("FOLDER", "folder of the sweep (default: sweeps/TABLE)", "--output", "-o"),
     ] = None,
     dry_run: Annotated[
-        bool, switch("--dry-run", "show the plan and the time it takes, and stop there")
+        bool, switch("--dry-run", "show the plan and the time it takes, and stop")
     ] = False,
     trial: Annotated[
-        bool, switch("--trial/--no-trial", "measure a short trial beforehand (on)")
+        bool, switch("--trial/--no-trial", "measure a short trial beforehand (default: on)")
     ] = True,
     quiet: Quiet = False,
     data_dir: DataDir = None,
     device: Device = None,
     dataset: Annotated[
-        list[str] | None, _scale("NAME,NAME", "data sets (those of the paper's table)")
+        list[str] | None, _scale("NAME,NAME", "data sets (default: those of the paper's table)")
     ] = None,
     rows: Annotated[
         list[str] | None,
-        _scale("ROW,ROW", "settings, such as inf,1,0.01 or batch/location or nu:1 (all)"),
+        _scale(
+            "ROW,ROW",
+            "rows of the table, such as inf,1,0.01 or batch/location or nu:1 (default: all)",
+        ),
     ] = None,
-    seeds: Annotated[int | None, _scale("N", "seeds of every setting (4)")] = None,
+    seeds: Annotated[int | None, _scale("N", "seeds of every setting (default: 4)")] = None,
     epochs: Annotated[str | None, _scale("N", "epochs of every run")] = None,
     train_size: Annotated[
         str | None,
@@ -57,7 +61,7 @@ def sweep(
         _scale(
             "NAME",
             "settings beneath the table's: paper, published, or fast or quick, which bring a size"
-            " of their own (as the table says)",
+            " of their own (default: as the table says)",
         ),
     ] = None,
     others: Annotated[
@@ -71,15 +75,17 @@ def sweep(
     launcher: LauncherName = "local",
     jobs: Annotated[
         int | None,
-        launch("N", "runs at a time (local: as many as cores or devices; slurm: all)"),
+        launch("N", "runs at a time (default: local: as many as cores or devices; slurm: all)"),
     ] = None,
     cpus: Annotated[int | None, launch("N", "cores of one run")] = None,
     gpus: Annotated[
         float | None,
-        launch("X", "GPUs of one run, or a share of one (local: 1 if there are any; else 0)"),
+        launch(
+            "X", "GPUs of one run, or a share of one (default: local: 1 if there are any; else 0)"
+        ),
     ] = None,
     retries: Annotated[
-        int, launch("N", "times to go on with a run whose process was lost (3)")
+        int, launch("N", "times to go on with a run whose process was lost (default: 3)")
     ] = 3,
     address: Address = None,
     partition: Partition = None,
@@ -87,10 +93,10 @@ def sweep(
 ) -> None:
     """Make the runs of one of the paper's tables.
 
-    Every setting on every data set with four seeds, unless told to do less. The same command goes
-    on where it stopped: finished runs are kept, others go on from their checkpoints, and failed
-    ones are tried again. A failure does not stop the rest. The last line printed is the folder, for
-    convdkm tables.
+    Every setting is trained on every data set with four seeds, unless told to do less. The same
+    command continues where it stopped: finished runs are kept, others continue from their
+    checkpoints, and failed ones are tried again. A failure does not stop the rest. The last line
+    printed is the folder, for convdkm tables.
     """
     from convdkm.cli.inputs import given_options
     from convdkm.lab.studies.folder import JOBS

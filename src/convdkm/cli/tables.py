@@ -18,7 +18,7 @@ def tables(
     *,
     output: Annotated[
         Path | None,
-        option("FOLDER", "where files are written (RUNS/tables)", "--output", "-o"),
+        option("FOLDER", "folder to write to (default: RUNS/tables)", "--output", "-o"),
     ] = None,
     format: TableFormat = "markdown",
     curves: Annotated[
@@ -31,13 +31,14 @@ def tables(
     ] = None,
     figures: Annotated[
         bool,
-        switch("--figures/--no-figures", "draw figures (where matplotlib is installed)"),
+        switch("--figures/--no-figures", "draw figures, which need matplotlib (default: on)"),
     ] = True,
 ) -> None:
-    """Show the tables of a sweep beside the published.
+    """Print the tables of a sweep, beside the published ones, or of a comparison.
 
-    Mean and standard error over seeds; bold is what is not significantly worse than the best, by a
-    one-tailed Welch test at 5%. Every table is written as Markdown, LaTeX, CSV and a figure.
+    Cells are the mean and the standard error over seeds. Bold is what is not significantly worse
+    than the best, by a one-tailed Welch test at 5%. Every table is written as Markdown, LaTeX, CSV
+    and a figure.
     """
     from convdkm.lab.studies.rendering import check_format
 

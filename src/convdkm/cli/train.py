@@ -21,38 +21,37 @@ def train(
         argument(
             "DATASET",
             "digits, mnist, fashion-mnist, cifar10, cifar100, a folder with a sub-folder of images"
-            " for each class, or an .npz file (digits)",
+            " for each class, or an .npz file (default: digits)",
         ),
     ] = None,
     preset: Annotated[
         str | None,
         option(
             "NAME",
-            "settings to start from: paper, paper-benchmark, published, fast or quick (quick for"
-            " the digits, else paper)",
+            "settings to start from: paper, paper-benchmark, published, fast or quick"
+            " (default: quick for digits, else paper)",
         ),
     ] = None,
     config: Annotated[
-        Path | None, option("FILE", "YAML file of options; flags override it")
+        Path | None, option("FILE", "YAML file of options, which override the preset")
     ] = None,
     output: Annotated[
         Path | None,
-        option("FOLDER", "folder of the run (a new one in runs/)", "--output", "-o"),
+        option("FOLDER", "folder of the run (default: a new one in runs/)", "--output", "-o"),
     ] = None,
     *,
-    overwrite: Annotated[
-        bool, switch("--overwrite", "replace a run that is in the folder")
-    ] = False,
+    overwrite: Annotated[bool, switch("--overwrite", "replace the run in the folder")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a machine.
 
-    Without a data set, on the handwritten digits that come with the program. Settings come from a
-    preset, then from a file, then from options; each overrides the one before. The defaults shown
-    are the paper's, and presets change some of them. Lists are written 16,32,64.
+    Without DATASET, it is trained on the handwritten digits that come with the program. Settings
+    come from a preset, then from a file, then from the options below; each overrides the one
+    before. The defaults shown are those of the paper; presets change some of them. Lists are
+    written with commas: 16,32,64.
 
-    Ctrl-C saves and stops after the step under way; convdkm resume goes on. The last line printed
-    is the folder of the run.
+    Ctrl-C finishes the current step, saves a checkpoint and stops; convdkm resume continues. The
+    last line printed is the folder of the run.
     """
     from convdkm.cli.inputs import resolve
 
