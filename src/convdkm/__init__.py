@@ -8,7 +8,14 @@ The public names stand in ``__init__.pyi``. Each is loaded when it is first used
 ``import convdkm`` alone does not load torch.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import lazy_loader
+
+from convdkm.training import page as _page
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __version__ = "0.1.0"
 __getattr__, _, __all__ = lazy_loader.attach_stub(__name__, __file__)
@@ -17,3 +24,12 @@ __all__ += ["__version__"]
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _write_page(*arguments: Any) -> "Path":
+    from convdkm.report.write import report_run
+
+    return report_run(*arguments)
+
+
+_page.writer = _write_page  # training does not know the report, which is above it

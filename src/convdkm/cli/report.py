@@ -51,6 +51,8 @@ def report(
     One file, with learning curves, calibration, confusions, images, and each layer's kernel beside
     the Gram matrix it learned. The last line printed is the path of the file.
     """
+    from convdkm.lab.studies.comparison.folder import ComparisonFolder
+    from convdkm.lab.studies.comparison.page import write_methods_page
     from convdkm.report.write import write_report
     from convdkm.runtime.allocator import keep_freed_memory
     from convdkm.training.checkpoint import Which
@@ -58,6 +60,14 @@ def report(
     check_choice("--checkpoint", checkpoint, Which)
     if data is not None and no_data:
         raise InvalidInputError("--data says where the images are, --no-data that none are needed")
+    compared = [path for path in runs if ComparisonFolder.is_one(path)]
+    if compared and len(runs) > 1:
+        raise InvalidInputError(
+            f"{compared[0]} is a comparison of methods, which has a page of its own; name it alone"
+        )
+    if compared:
+        say_path(write_methods_page(compared[0], output, force=force))
+        return
     keep_freed_memory()
     file = write_report(
         runs,

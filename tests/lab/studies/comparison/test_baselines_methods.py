@@ -11,7 +11,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.building import STEPS
 from convdkm.lab.baselines.methods import GROUPS, METHODS, NAMES, QUICK, chosen, method
 from convdkm.lab.baselines.setting import Setting
-from convdkm.lab.studies.specification import category
+from convdkm.lab.studies.sweeps.specification import category
 
 KERNELS = [each.name for each in METHODS if each.group == "kernels"]
 

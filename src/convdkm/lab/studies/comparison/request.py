@@ -1,109 +1,92 @@
-"""What a user asks of a comparison, checked."""
+"""What a user asks of a comparison, checked and made into one."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from convdkm.config import RunConfig
-from convdkm.data.registry import checked_dataset
+from convdkm.data.registry import checked_dataset, is_known, locate
+from convdkm.data.whitening import chosen_whitening
 from convdkm.errors import InvalidInputError
-from convdkm.lab.baselines.methods import chosen
+from convdkm.lab.baselines.methods import chosen, method
 from convdkm.lab.baselines.setting import Setting
+from convdkm.lab.studies.comparison.comparison import Comparison
 from convdkm.lab.studies.comparison.folder import ComparisonFolder, Scale
+from convdkm.lab.studies.comparison.images import check_sizes, load_images
+from convdkm.lab.studies.comparison.planning import product
+from convdkm.lab.studies.study import Tell
 from convdkm.presets import preset as preset_named
 
-if TYPE_CHECKING:
-    from convdkm.data import Dataset
+USUAL_SIZE = 1000
 
 
-@dataclass(frozen=True)
-class Request:
-    """What a user asks for, as given."""
+def asked_for(
+    dataset: str | None,
+    *,
+    methods: Sequence[str] | None,
+    sizes: Sequence[str] | None,
+    seeds: int,
+    budget: float,
+    preset: str,
+    whitening: str | None,
+    output: Path | None,
+    data_dir: str | None,
+    here: bool,
+    tell: Tell,
+    **given: Any,
+) -> Comparison:
+    """The comparison that the options of ``convdkm compare`` ask for, with its images.
 
-    dataset: str | None
-    methods: Sequence[str] | None
-    sizes: Sequence[str] | None
-    seeds: int
-    budget: float
-    test_size: int | None
-    image_size: int | None
-    preset: str
-    whitening: str | None
-    output: Path | None
-    threads: int | None = None
-
-    def scale(self) -> Scale:
-        """What all trials have in common, checked."""
-        if self.dataset is None:
-            raise InvalidInputError(
-                "name a data set to compare methods on, such as convdkm compare digits; --list"
-                " lists the methods"
-            )
-        if not self.budget > 0:
-            raise InvalidInputError(
-                f"--budget must be a positive number of minutes, got {self.budget:g}"
-            )
-        dataset = checked_dataset(self.dataset)
-        given: dict[str, Any] = {"test_size": self.test_size, "image_size": self.image_size}
-        if self.whitening is not None:
-            given["whitening"] = self.whitening
-        there = {name: value for name, value in given.items() if value is not None}
-        RunConfig.of(there, "the options")
-        usual = preset_named(self.preset).config(dataset).data.whitening
-        return Scale(
-            dataset=dataset,
-            preset=self.preset,
-            whitening=self.whitening or usual,
-            test_size=self.test_size,
-            image_size=self.image_size,
-            minutes=None if math.isinf(self.budget) else self.budget,
+    Nothing is written. Where no whitening is asked for, it is that of the folder, or that of the
+    preset if so few training images can be fitted by it.
+    """
+    if dataset is None:
+        raise InvalidInputError(
+            "name a data set to compare methods on, such as convdkm compare digits; --list lists"
+            " the methods"
         )
+    if not budget > 0:
+        raise InvalidInputError(f"--budget must be a positive number of minutes, got {budget:g}")
+    dataset = checked_dataset(dataset)
+    options = {**given, "whitening": whitening}
+    RunConfig.of({k: v for k, v in options.items() if v is not None}, "the options")
+    scale = Scale(
+        dataset=dataset,
+        preset=preset,
+        whitening=whitening or preset_named(preset).config(dataset).data.whitening,
+        minutes=None if math.isinf(budget) else budget,
+        **given,
+    )
+    if seeds < 1:
+        raise InvalidInputError(f"--seeds must be at least 1, got {seeds}")
+    names = chosen(methods, flip=Setting(dataset=dataset, preset=preset).flip)
+    wanted = None if sizes is None else [_size(text) for text in sizes]
+    folder = ComparisonFolder(output or Path("comparisons") / (Path(dataset).stem or dataset))
+    if whitening in (None, "auto") and folder.is_one(folder.path):
+        scale = scale.model_copy(update={"whitening": folder.read().scale.whitening})
+    folder.check(scale)
+    if data_dir is not None:
+        data_dir = str(Path(data_dir).expanduser().resolve())
+    if is_known(dataset):
+        locate(dataset, data_dir)
+    data = load_images(scale, data_dir, tell.say)
+    numbers = check_sizes(data, wanted or [min(USUAL_SIZE, len(data.train_images))])
+    kind = chosen_whitening(scale.whitening, numbers[0], data.image_shape, tell.warn)
+    scale = scale.model_copy(update={"whitening": kind})
+    for each in (method(name) for name in chosen(methods) if name not in names):
+        tell.say(f"{each.name} is left out: without flips it is {each.without_flips}")
+    return Comparison(folder, scale, product(names, numbers, seeds), data, here)
 
-    def chosen(self, scale: Scale) -> tuple[str, ...]:
-        """The methods."""
-        for name, number in (("seeds", self.seeds), ("threads", self.threads)):
-            if number is not None and number < 1:
-                raise InvalidInputError(f"--{name} must be at least 1, got {number}")
-        flip = Setting(dataset=scale.dataset, preset=scale.preset).flip
-        return chosen(self.methods, flip=flip)
 
-    def wanted_sizes(self) -> list[int | None] | None:
-        """Training sizes, None for all images; nothing where none is named."""
-        if self.sizes is None:
-            return None
-        found: list[int | None] = []
-        for text in self.sizes:
-            if text == "all":
-                found.append(None)
-            elif text.isdecimal() and int(text) > 0:
-                found.append(int(text))
-            else:
-                raise InvalidInputError(
-                    f"--train-size takes numbers of images, such as 500,1000, or all; got {text!r}"
-                )
-        return found
-
-    def folder(self, scale: Scale) -> ComparisonFolder:
-        """Where it is kept."""
-        name = Path(scale.dataset).stem or scale.dataset
-        return ComparisonFolder(self.output or Path("comparisons") / name)
-
-    def settled(self, scale: Scale, folder: ComparisonFolder) -> Scale:
-        """The same, with the whitening of the folder where none was asked for; checked."""
-        if self.whitening in (None, "auto") and folder.is_one(folder.path):
-            scale = scale.model_copy(update={"whitening": folder.read().scale.whitening})
-        folder.check(scale)
-        return scale
-
-    def fitting(
-        self, scale: Scale, data: Dataset, least: int, warn: Callable[[str], None]
-    ) -> Scale:
-        """The same, with a whitening that so few training images can be fitted by."""
-        from convdkm.data.whitening import chosen_whitening
-
-        kind = chosen_whitening(scale.whitening, least, data.image_shape, warn)
-        return scale.model_copy(update={"whitening": kind})
+def _size(text: str) -> int | None:
+    """A training size; None for all images."""
+    if text == "all":
+        return None
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise InvalidInputError(
+        f"--train-size takes numbers of images, such as 500,1000, or all; got {text!r}"
+    )
