@@ -16,21 +16,12 @@ from convdkm.choices import (
     DataScale,
     InducingNorm,
     InducingScale,
-    KernelName,
     LikelihoodName,
     Parameterisation,
 )
 from convdkm.errors import InvalidInputError
 from convdkm.head import GPHead
-from convdkm.kernels import (
-    ArcCosine,
-    Kernel,
-    Matern,
-    NormalisedGaussian,
-    NormalisedPolynomial,
-    RationalQuadratic,
-    SquaredExponential,
-)
+from convdkm.kernels import KERNELS, ArcCosine, Kernel, KernelName
 from convdkm.layers.base import Layer
 from convdkm.layers.compose import Sequential, Skip
 from convdkm.layers.conv import Conv, Mix
@@ -175,7 +166,8 @@ def build_model(
 
     A kernel or a likelihood of your own takes the place of the one that they name.
     """
-    kernel = build_kernel(options) if kernel is None else kernel
+    if kernel is None:
+        kernel = KERNELS.build(options.kernel, options.model_dump())
     if likelihood is None:
         likelihood = _likelihood(options, num_classes)
     weights = iter(one_per_layer("nu", options.nu, 1 + 2 * sum(n for _, n, _ in options.stages)))
@@ -269,33 +261,6 @@ def build_model(
         head_kl=options.head_kl,
         dtype=dtype,
     )
-
-
-def build_kernel(options: MachineOptions) -> Kernel:
-    """The kernel of every layer, by its name: the one place that says what a name means."""
-    name = options.kernel
-    own = [each for each in ("weight_variance", "bias_variance") if getattr(options, each)]
-    own += ["arccos_order"] if options.arccos_order != 1 else []
-    if name != "arc-cosine" and own:
-        raise InvalidInputError(
-            f"{' and '.join(own)} belong{'s' * (len(own) < 2)} to the arc-cosine kernel, and the"
-            f" kernel is {name!r}; choose another preset, or leave them out"
-        )
-    kernels: dict[KernelName, Callable[[], Kernel]] = {
-        "arc-cosine": lambda: ArcCosine(
-            options.arccos_order,
-            weight_variance=options.weight_variance,
-            bias_variance=options.bias_variance,
-        ),
-        "arc-cosine-learned": lambda: ArcCosine(weight_variance=1.0, bias_variance=0.1),
-        "squared-exponential": lambda: SquaredExponential(learn=True),
-        "matern": lambda: Matern(learn=True),
-        "rational-quadratic": lambda: RationalQuadratic(learn=True),
-        "normalised-gaussian": lambda: NormalisedGaussian(options.gamma),
-        "normalised-gaussian-learned": lambda: NormalisedGaussian(options.gamma, learn=True),
-        "normalised-polynomial": lambda: NormalisedPolynomial(options.polynomial),
-    }
-    return kernels[name]()
 
 
 def _likelihood(options: MachineOptions, outputs: int) -> Likelihood:

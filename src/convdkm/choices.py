@@ -10,17 +10,6 @@ Statistics = Literal["running", "batch"]
 Parameterisation = Literal["direct", "whitened"]
 MixingInit = Literal["random", "patches"]
 InducingChoice = Literal["random", "distinct"]
-KernelName = Literal[
-    "arc-cosine",
-    "arc-cosine-learned",
-    "squared-exponential",
-    "matern",
-    "rational-quadratic",
-    "normalised-gaussian",
-    "normalised-gaussian-learned",
-    "normalised-polynomial",
-]
-"""Names of kernels; :func:`convdkm.architectures.build_kernel` makes them."""
 Border = Literal["zero", "inside"]
 Covariance = Literal["shared", "per-output"]
 WhiteningKind = Literal["zca", "zca-paper", "standardise", "scale", "none"]

@@ -52,7 +52,7 @@ class ConvDKMClassifier(MachineClassifier):
             the array.
         nu: how strongly every layer is held to its kernel, from 0 to infinity, where nothing is
             learned but the top layer; one number, or one for each layer.
-        kernel: a name (:data:`convdkm.choices.KernelName`) or a :class:`convdkm.Kernel`.
+        kernel: a name (:data:`convdkm.kernels.KERNELS`) or a :class:`convdkm.Kernel`.
         whitening: of the images: ``"standardise"`` brings every channel to mean 0 and variance 1,
             ``"scale"`` to variance 1 alone, ``"zca"`` and ``"zca-paper"`` decorrelate the pixels as
             well, ``"auto"`` is ZCA where it fits, ``"none"``.

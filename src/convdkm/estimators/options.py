@@ -5,25 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import Any, get_args
+from typing import Any
 
-from convdkm.architectures import build_kernel
 from convdkm.checks import check_choice
-from convdkm.choices import KernelName
 from convdkm.config import Precision
 from convdkm.errors import InvalidInputError
-from convdkm.kernels import Kernel
-from convdkm.options import MachineOptions
+from convdkm.kernels import KERNELS, Kernel
 
 
-def as_kernel(kernel: Any) -> Kernel:
+def as_kernel(kernel: object) -> Kernel:
     """A kernel given by its name or as itself."""
-    if isinstance(kernel, Kernel):
-        return kernel
-    if kernel not in get_args(KernelName):
-        listed = ", ".join(repr(name) for name in get_args(KernelName))
-        raise InvalidInputError(f"kernel must be a Kernel or one of {listed}; got {kernel!r}")
-    return build_kernel(MachineOptions(kernel=kernel))
+    return kernel if isinstance(kernel, Kernel) else KERNELS.build(str(kernel), {})
 
 
 def as_integer(name: str, value: Any, least: int = 1) -> int:

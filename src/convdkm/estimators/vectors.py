@@ -118,7 +118,7 @@ class DKMClassifier(MachineClassifier, _OnVectors):
         depth: learned Gram matrices; 0 for a sparse Gaussian process.
         nu: how strongly every layer is held to its kernel, from 0 to infinity, where nothing is
             learned but the top layer; one number, or one for each layer.
-        kernel: a name (:data:`convdkm.choices.KernelName`) or a :class:`convdkm.Kernel`;
+        kernel: a name (:data:`convdkm.kernels.KERNELS`) or a :class:`convdkm.Kernel`;
             ``"arc-cosine-learned"`` learns a variance of weights and one of biases.
         standardise: bring every feature to mean 0 and variance 1 first.
         epochs: passes over the samples; by default 10, or as many as make 150 steps.

@@ -243,6 +243,7 @@ def _fused_conv(plan: FusedConvPlan) -> tuple[Front, Step]:
     if (
         not isinstance(kernel, Angular)
         or kernel.degree != 1
+        or kernel.shift
         or not keeps(kernel, Angular, "core", "variance")
         or bool((front.inducing <= 0).any())  # a kernel cannot be divided by a norm of zero
     ):

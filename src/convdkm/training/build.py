@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from convdkm.architectures import build_model
+from convdkm.architectures import build_model as build_model  # noqa: PLC0414 (public there too)
 from convdkm.config import Recipe
 from convdkm.data.splits import stratified
 from convdkm.data.whitening import Whitening, chosen_whitening, make_whitening

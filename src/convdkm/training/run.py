@@ -23,6 +23,7 @@ from convdkm.predicting.fold_whitening import folded_whitening
 from convdkm.predicting.predictor import Predictor
 from convdkm.prediction import ClassPrediction
 from convdkm.storage.files import read_json
+from convdkm.training import page
 from convdkm.training.batches import chosen_once, seed_of
 from convdkm.training.build import dtype_of, unfitted_whitening
 from convdkm.training.checkpoint import (
@@ -229,9 +230,7 @@ class Run:
         Returns:
             The file.
         """
-        from convdkm.report.write import report_run
-
-        return report_run(self, output, data, images)
+        return page.writer(self, output, data, images)
 
 
 def load_to_go_on(
