@@ -96,7 +96,7 @@ def settings_of(tmp_path, content, *arguments, **options):
 def test_nothing_said_is_the_digits_with_the_quick_preset():
     settings, preset = resolve(None, None, None, {})
     assert (settings.data.dataset, preset) == ("digits", "quick")
-    assert settings.data.flip is False  # of the preset, for the digits
+    assert settings.training.flip is False  # of the preset, for the digits
     settings, preset = resolve("CIFAR-10", None, None, {})
     assert (settings.data.dataset, preset) == ("cifar10", "paper")
 
@@ -114,7 +114,7 @@ def test_a_file_overrides_a_preset_and_flags_override_the_file(tmp_path):
 def test_the_command_line_overrides_the_names_in_a_file(tmp_path):
     content = "preset: paper-benchmark\ndata: {dataset: mnist, crop: 3}\n"
     settings, preset = settings_of(tmp_path, content, "digits", "quick")
-    assert (settings.data.dataset, preset, settings.data.crop) == ("digits", "quick", 3)
+    assert (settings.data.dataset, preset, settings.training.crop) == ("digits", "quick", 3)
 
 
 def test_paths_are_kept_whole_so_that_a_run_goes_on_from_anywhere(tmp_path, monkeypatch):

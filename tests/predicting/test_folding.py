@@ -8,6 +8,7 @@ from folded_machines import MACHINES, machine
 
 import convdkm as dkm
 from convdkm import presets
+from convdkm.architectures import build_model
 from convdkm.kernels import arccosine
 from convdkm.layers import Layer, Plan
 from convdkm.predicting import steps
@@ -20,7 +21,6 @@ from convdkm.predicting.functions import (
 )
 from convdkm.predicting.kept import KeptPlan
 from convdkm.runtime.elementwise import PIECEWISE
-from convdkm.training.build import build_model
 
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}
 

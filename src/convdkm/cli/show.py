@@ -143,16 +143,16 @@ def _show_start(
     from convdkm.cli.following import WarningSink
     from convdkm.insight import gradient_ratios
     from convdkm.runtime.allocator import keep_freed_memory
-    from convdkm.training.fit import Session
+    from convdkm.training.session import prepared
     from convdkm.training.world import World
 
-    session = Session(settings, None, World(), sinks=[WarningSink()])
+    session = prepared(settings, None, World(), sinks=[WarningSink()])
     run, trainer = session.result, session.trainer
     if run.model.device.type == "cpu":
         keep_freed_memory()
     read = run.readings(session.dataset.train_images)
     with torch.random.fork_rng(devices=[]):
-        trainer.gradients(*next(session.batches.epoch(0)))
+        trainer.gradients(*next(trainer.batches.epoch(0)))
     gradients = gradient_ratios(run.model)
     _show(run, f"preset {preset}, at its start", read, gradients, [])
 
@@ -171,7 +171,7 @@ def _show(
     size = "×".join(map(str, run.image_shape))
     screen.print(
         f"{config.data.dataset}: {len(run.class_names)} classes, images {size}, whitening"
-        f" {config.data.whitening}; {state}",
+        f" {config.training.whitening}; {state}",
         soft_wrap=True,
     )
     screen.print()

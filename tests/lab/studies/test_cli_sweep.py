@@ -137,7 +137,7 @@ def test_any_option_of_a_run_can_be_set(call, fail, tmp_path, here):
     assert "evaluate_every" not in text
     (run,) = out.glob("digits/*/*/seed-0/config.yaml")
     config = RunConfig.from_file(run)
-    assert (config.model.gram_scale, config.data.flip) == (1, True)
+    assert (config.model.gram_scale, config.training.flip) == (1, True)
     assert config.training.evaluate_every == 0
     again = ["--set", "flip=on", "--set", "gram_scale=1.0", "--set", "evaluate_every=1"]
     code, text, _ = call(*sweep, *again, "--no-trial", "-o", out)

@@ -73,11 +73,11 @@ def test_the_runs_of_a_table_are_whitened_alike():
     for few in (None, 100):
         scale = Scale(preset="quick", train_size=few)
         runs = plan([selection("top", ("cifar10", "digits"), 1)], scale)
-        found = {(run.dataset, run.config.data.whitening) for run in runs}
+        found = {(run.dataset, run.config.training.whitening) for run in runs}
         assert found == {("cifar10", "zca"), ("digits", "scale")}
     asked_for = Scale(others={"whitening": "standardise"})
     run, *_ = plan([selection("top", ("cifar10",), 1)], asked_for)
-    assert run.config.data.whitening == "standardise"
+    assert run.config.training.whitening == "standardise"
 
 
 def test_what_varies_cannot_be_fixed():

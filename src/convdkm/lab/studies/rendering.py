@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from convdkm.config import nearest
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.statistics import Published, Summary
+from convdkm.options import nearest
 from convdkm.storage.files import write_text
 from convdkm.storage.text import csv_cell, csv_line, in_latex, in_markdown, one_line
 

@@ -217,7 +217,7 @@ def test_training_and_comparing_whiten_alike(call, tmp_path, here, bright):
         baselines = ["--methods", "nngp-linear", "--seeds", 1, "-f", "none"]
         code, _, warned = call("compare", bright, *more, *baselines, "-o", folder)
         assert code == 0, warned
-        assert RunConfig.from_file(run / "config.yaml").data.whitening == expected
+        assert RunConfig.from_file(run / "config.yaml").training.whitening == expected
         assert ComparisonFolder(folder).read().scale.whitening == expected
         for text in (err, warned):
             assert ("whitening standardise in place of zca" in text) == (expected != "zca")

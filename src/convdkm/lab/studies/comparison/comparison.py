@@ -178,7 +178,7 @@ class Comparison(Study[PlannedTrial]):
         images = self.folder.images(planned)
         if images not in self._users:
             self._remove_images(idle=True)
-            epsilon = preset(self.scale.preset).config(self.scale.dataset).data.zca_epsilon
+            epsilon = preset(self.scale.preset).config(self.scale.dataset).training.zca_epsilon
             split = drawn(self.data, planned.size, planned.seed)
             whitened(split, self.scale.whitening, epsilon).save(images)
         self._users[images] = self._users.get(images, 0) + 1

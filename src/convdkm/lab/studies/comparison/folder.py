@@ -15,10 +15,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from convdkm.choices import WhiteningChoice
-from convdkm.config import PositiveInt
 from convdkm.lab.studies import folder
 from convdkm.lab.studies.comparison.planning import Plan, PlannedTrial, merged, planned
 from convdkm.lab.studies.folder import Status, StudyFolder
+from convdkm.options import PositiveInt
 from convdkm.storage.files import parse_json, read_text, write_json, write_text
 
 PACKED = "trials.jsonl"

@@ -56,7 +56,7 @@ def asked_for(
     scale = Scale(
         dataset=dataset,
         preset=preset,
-        whitening=whitening or preset_named(preset).config(dataset).data.whitening,
+        whitening=whitening or preset_named(preset).config(dataset).training.whitening,
         minutes=None if math.isinf(budget) else budget,
         **given,
     )

@@ -13,11 +13,12 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from convdkm.config import Integers, PositiveInt, RunConfig
+from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies import folder
 from convdkm.lab.studies.folder import Part, counted, in_words
 from convdkm.lab.studies.sweeps.specification import Base, Category, Row, category
+from convdkm.options import Integers, PositiveInt
 from convdkm.presets import preset
 
 OWN_SIZE = ("fast", "quick")
@@ -153,7 +154,7 @@ def settings(table: Category, row: Row, dataset: str, scale: Scale) -> RunConfig
         config = config.updated({**table.base.size, **row.exceptions.get(dataset, {})})
     config = config.updated({**row.options, **scale.options()})
     # The runs of a table are whitened alike, as the paper's are, however few images one has.
-    return config.updated({"whitening": "zca"} if config.data.whitening == "auto" else {})
+    return config.updated({"whitening": "zca"} if config.training.whitening == "auto" else {})
 
 
 def slug(base: Base, row: Row) -> str:

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from convdkm.config import nearest
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.folder import Part
 from convdkm.lab.studies.statistics import Published
+from convdkm.options import nearest
 
 CATEGORIES = ("nu", "normalisation", "rescaling", "top", "likelihood", "inducing", "comparison")
 COLLECTIONS = ("selection",)
