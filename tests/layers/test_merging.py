@@ -112,7 +112,7 @@ def test_whitening_really_moves_into_the_layer_before():
     assert learned_and_norm.norm.inducing is None
     white = dkm.Sequential(chain[0], chain[1]).plan(gram.ii)
     assert not torch.equal(kernel_and_conv.conv.weight, white.steps[0][1].conv.weight)
-    assert kernel_and_conv.front.ii.shape == (5, 5)
+    assert kernel_and_conv.kernel.ii.shape == (5, 5)
 
 
 @torch.no_grad()

@@ -9,9 +9,9 @@ import convdkm as dkm
 from convdkm.kernels.arccos import arccosine, relu, step
 from convdkm.kernels.blocks import Side
 from convdkm.kernels.pointwise import convolved, value_of_rows
-from convdkm.layers.predicted import Number, predicted
-from convdkm.layers.window import Window
 from convdkm.numerics import safe_sqrt
+from convdkm.ops.predicted import Number, predicted
+from convdkm.ops.window import Window
 from convdkm.runtime import compiled, for_rows, maps
 from convdkm.runtime.elementwise import PIECEWISE, compiled_engine, engine
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from convdkm.insight.meter import Meter, whitening_of
 from convdkm.insight.walk import Blocks, Leaf, first_blocks, gram_leaves, taken_apart
-from convdkm.layers.gram_layer import GramPlan
 from convdkm.model import DeepKernelMachine
+from convdkm.ops.gram import GramPlan
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from convdkm.layers.base import Layer, Plan
+from convdkm.layers.base import Layer
 from convdkm.layers.compose import Sequential, Skip
 from convdkm.layers.gram_layer import GramLayer
 from convdkm.layers.samples import cast_samples
 from convdkm.model import DeepKernelMachine, in_mode
+from convdkm.ops.base import Plan
 from convdkm.runtime.compilable import compilable
 from convdkm.runtime.maps import channels_last
 

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from convdkm.kernels.base import OfOneNumber, Positive, derivative
 from convdkm.kernels.blocks import Partials, Side
+from convdkm.layers.base import keeps
 
 
 class Angular(OfOneNumber):
@@ -72,6 +73,10 @@ class Angular(OfOneNumber):
     def with_slope(self, cosine: Tensor) -> tuple[Tensor, Tensor]:
         """κ and κ′, for kernels that have them cheaper together."""
         return self.of_cosine(cosine), self.slope(cosine)
+
+    @property
+    def grows_with_norm(self) -> bool:
+        return self.degree == 1 and keeps(self, Angular, "core")
 
     def factors(self) -> tuple[Positive | None, Positive | None]:
         return self.weight_variance, self.bias_variance

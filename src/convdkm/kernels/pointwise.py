@@ -24,7 +24,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from convdkm.kernels.blocks import Partials, Side
-from convdkm.layers.window import Window
+from convdkm.ops.window import Window
 from convdkm.runtime.compiled import reason_of
 from convdkm.runtime.for_rows import compiled_for_rows
 from convdkm.runtime.maps import as_rows, from_rows, pieces, product_dtype, without_autocast
@@ -61,7 +61,7 @@ def value_of_rows(
         cross: ``(rows, P)``.
         inducing: ``(P,)``.
         own: ``(rows, 1)``.
-        shift: a number.
+        shift: a number, or ``(P,)``.
     """
     made = _by_compiler(kernel, _value, cross, inducing, own, shift)
     if made is not None:
@@ -144,14 +144,40 @@ def _by_parameters(
     return torch.autograd.grad(value, kernel.core_parameters(), grad, allow_unused=True)
 
 
+def differentiates(*tensors: Tensor) -> bool:
+    """Whether there is a gradient by any of them to be worked out."""
+    return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+
+
+def value_of_map(
+    kernel: Kernel, cross: Tensor, inducing: Tensor, own: Tensor, shift: Tensor | None = None
+) -> Tensor:
+    """:func:`value_of_rows` of a map; by plain operations where a program is exported.
+
+    Args:
+        kernel: the kernel.
+        cross: ``(N, P, *space)``.
+        inducing: ``(P,)``, or a number for all.
+        own: ``(N, *space)``.
+        shift: a number, or ``(P,)``.
+    """
+    if torch.compiler.is_compiling():
+        column = (-1, *(1,) * (cross.ndim - 2))
+        sides = Side.of(inducing.reshape(column)), Side.of(own.unsqueeze(1))
+        value = kernel.core(cross, *sides)
+        return value if shift is None else value + shift.reshape(column)
+    sides = Side.of(inducing), Side.of(own.reshape(-1, 1))
+    rows = value_of_rows(kernel, as_rows(cross), *sides, shift)
+    return from_rows(rows, cross.shape[0], cross.shape[2:])
+
+
 # -- tensors that broadcast --------------------------------------------------------------------
 
 
 def elementwise(kernel: Kernel, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """The core of a kernel of three tensors that broadcast."""
     parameters = kernel.core_parameters()
-    needed = any(each.requires_grad for each in (cross, left, right, *parameters))
-    if torch.is_grad_enabled() and needed:
+    if differentiates(cross, left, right, *parameters):
         result: Tensor = _Elementwise.apply(kernel, cross, left, right, *parameters)
         return result
     return kernel.core(cross, Side.of(left), Side.of(right))
@@ -231,12 +257,21 @@ def convolved(
         blocks: :math:`G_{it}`, ``(N, P, *space)``; the diagonal of :math:`G_{ii}`, ``(P,)``; and
             :math:`g_{tt}`, ``(N, *space)``.
         weight: ``(Q, P, *size)``.
-        shift: a number.
+        shift: a number, or ``(P,)`` where nothing is differentiated.
     """
-    result: Tensor = _Convolved.apply(
-        kernel, window, *blocks, weight, shift, *kernel.core_parameters()
-    )
-    return result
+    parameters = kernel.core_parameters()
+    if differentiates(*blocks, weight, *parameters, *(() if shift is None else (shift,))):
+        result: Tensor = _Convolved.apply(kernel, window, *blocks, weight, shift, *parameters)
+        return result
+    cross, inducing, own = blocks
+    maps = value_of_map(kernel, cross, inducing.to(cross.dtype), own, shift)
+    return _convolve(window, maps, weight)
+
+
+def _convolve(window: Window, maps: Tensor, weight: Tensor) -> Tensor:
+    dtype = product_dtype(maps)
+    with without_autocast(maps):
+        return window.convolve(maps.to(dtype), weight.to(dtype)).to(maps.dtype)
 
 
 class _Convolved(Function):
@@ -255,12 +290,9 @@ class _Convolved(Function):
         ctx.kernel = _held(kernel) if parameters else kernel
         ctx.window, ctx.dtype, ctx.wide = window, product_dtype(cross), inducing.dtype
         narrow = inducing.to(cross.dtype)
-        sides = Side.of(narrow), Side.of(own.reshape(-1, 1))
-        rows = value_of_rows(kernel, as_rows(cross), *sides, shift)
-        maps = from_rows(rows, cross.shape[0], cross.shape[2:])
+        maps = value_of_map(kernel, cross, narrow, own, shift)
         ctx.save_for_backward(cross, narrow, own, weight, maps)
-        with without_autocast(cross):
-            return window.convolve(maps.to(ctx.dtype), weight.to(ctx.dtype)).to(cross.dtype)
+        return _convolve(window, maps, weight)
 
     @staticmethod
     @once_differentiable

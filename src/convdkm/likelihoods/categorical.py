@@ -12,11 +12,13 @@ from convdkm.checks import check_choice, check_positive
 from convdkm.choices import Expectation
 from convdkm.errors import InvalidInputError
 from convdkm.head import Marginals
-from convdkm.layers.synchronise import batch_noise
 from convdkm.likelihoods.base import Likelihood, check_labels
 from convdkm.likelihoods.softmax import NODES, NormalSoftmax
 from convdkm.numerics import safe_sqrt
+from convdkm.ops.synchronise import batch_noise
 from convdkm.prediction import ClassPrediction
+
+SAMPLES = "draws random samples; model.folded(deterministic=True) takes an integral in their place"
 
 
 class Categorical(Likelihood):
@@ -55,6 +57,11 @@ class Categorical(Likelihood):
         self.samples = default if samples is None else samples
         check_positive(samples=self.samples)
         self.softmax = NormalSoftmax(self.samples) if expectation == "nodes" else None
+
+    @property
+    def obstacle(self) -> str | None:
+        """Why it cannot be part of a predictor's file; None if it can."""
+        return SAMPLES if self.softmax is None else None
 
     def functions(self, marginals: Marginals) -> Tensor:
         """Random values of the top-layer functions, ``(N, samples, classes)``."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from convdkm.checks import wrong_kinds
 from convdkm.errors import ConvDKMError
-from convdkm.predicting.base import build
+from convdkm.predicting.describing import rebuilt
 from convdkm.predicting.predictor import Predictor
 from convdkm.storage.tensor_file import TensorFormat
 
@@ -17,7 +17,7 @@ class PredictorFileError(ConvDKMError, RuntimeError):
 
 FILES = TensorFormat(
     "convdkm-predictor",
-    1,
+    2,
     PredictorFileError,
     "predictors are written by model.folded().save(path), or `convdkm export RUN FILE`",
 )
@@ -42,7 +42,7 @@ def load_predictor(path: str | Path) -> Predictor:
         raise PredictorFileError(f"there is no file {path}")
     tensors, description = FILES.read(path)
     try:
-        predictor = build(description["predictor"], tensors)
+        predictor = rebuilt(description["predictor"], tensors)
     except Exception as error:  # it may be anything, as what is built is what the file says
         raise PredictorFileError(f"{path} describes no predictor: {error!r}") from None
     if not isinstance(predictor, Predictor):

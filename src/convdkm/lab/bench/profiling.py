@@ -18,9 +18,9 @@ from torch._C._autograd import _get_sequence_nr
 from torch.autograd.profiler import record_function
 
 from convdkm.lab.bench.contestants import Contestant
-from convdkm.layers.base import Plan
-from convdkm.layers.window import Window
 from convdkm.model import DeepKernelMachine
+from convdkm.ops.base import Plan
+from convdkm.ops.window import Window
 from convdkm.runtime.tracing import trace
 
 CONVOLUTIONS = "convolutions"
