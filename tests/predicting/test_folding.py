@@ -97,26 +97,32 @@ def test_the_machine_of_a_preset_is_evaluated_by_the_engine_that_it_is_trained_b
     images = torch.randn(9, 3, 16, 16)
     model = build_model(config.model, 3, 10).initialise(images, seed=0)
     monkeypatch.setattr("convdkm.model.compiled_engine", lambda: PIECEWISE)
-    asked = []
+    by_kernels, by_gram_layers = [], []
 
     def kernel_asks(kernel, *_):
-        asked.append(kernel.compiled)
+        by_kernels.append(kernel.compiled)
 
     def gram_layer_asks(*, compiled):
-        asked.append(compiled)
+        by_gram_layers.append(compiled)
         return PIECEWISE
 
     monkeypatch.setattr(pointwise, "_by_compiler", kernel_asks)
     monkeypatch.setattr("convdkm.ops.gram.engine", gram_layer_asks)
     uncompiled = model.folded(deterministic=True).predict(images)
-    assert not any(asked)
-    asked.clear()
+    assert not any(by_kernels + by_gram_layers)
+    by_kernels.clear()
+    by_gram_layers.clear()
     assert model.compile_elementwise()
     compiled = model.folded(deterministic=True)
     assert_close(compiled.predict(images), uncompiled, 1e-5)
-    layers = [part for part in model.modules() if isinstance(part, dkm.Kernel | dkm.GramLayer)]
-    assert len(asked) == len(layers)
-    assert all(asked)
+    kernels, learned, centred = (
+        sum(isinstance(part, kind) for part in model.modules())
+        for kind in (dkm.Kernel, dkm.GramLayer, dkm.Centre)
+    )
+    assert len(by_kernels) == kernels
+    # A Gram layer and the centring after it are one operation; other centrings ask by themselves.
+    assert len(by_gram_layers) == max(learned, centred)
+    assert all(by_kernels + by_gram_layers)
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ class Chain(Plan):
         return list(zip(self.names, self.parts, strict=True))
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
-        for names, operation in zip(self.names, self.parts, strict=True):
+        for names, operation in self.steps:
             with located(*names):
                 it, tt = operation.data(it, tt)
         return it, tt

@@ -1,4 +1,4 @@
-r"""Operations that are linear over inducing points and places: convolution, mixing, input patches."""
+r"""Operations that are linear: the convolution, the mixing of inducing points, the first Gram."""
 
 from __future__ import annotations
 
@@ -100,7 +100,8 @@ class ConvPlan(Plan):
             number = None if self.norm is None else self.norm.number()
             changes |= {"left": None, "norm": None, "times": 1.0}
             changes["mixing"] = self._weight(INDUCING_DTYPE, number)
-            changes["factor"] = None if number is None else number.square()
+            if number is not None:
+                changes["factor"] = number.square()
         return super().frozen(**changes)
 
 

@@ -32,11 +32,11 @@ def fused(steps: Iterable[Step]) -> list[Step]:
     made: list[Step] = []
     for names, plan in steps:
         split = plan.split()
-        if split is not None and absorbed(made, split[0]):
-            plan = split[1]
-        both = _joined(made[-1][1], plan) if made else None
+        given_away = split is not None and absorbed(made, split[0])
+        rest = split[1] if given_away else plan
+        both = _joined(made[-1][1], rest) if made else None
         if both is None:
-            made.append((names, plan))
+            made.append((names, rest))
         else:
             made[-1] = (made[-1][0] + names, both)
     return made

@@ -39,6 +39,8 @@ class CentrePlan(Plan):
 
     first, last = "whitening", "factor"
 
+    whitening: Tensor | None
+
     def __init__(
         self, ii: Tensor, centre: Any, whitening: Tensor, factor: Tensor, *, is_plain: bool = False
     ) -> None:
@@ -201,6 +203,5 @@ class ProjectPlan(Plan):
             run = engine(compiled=self.compiled).diagonal_variance
             own, _ = run(as_rows(white), tt.reshape(-1), self.roots, self.shift)
             own = own.reshape(tt.shape)
-        return mix(
-            self.matrix, white, self.offset
-        ), own if self.factor is None else own * self.factor
+        own = own if self.factor is None else own * self.factor
+        return mix(self.matrix, white, self.offset), own

@@ -55,7 +55,7 @@ def _window_sums(window: Window, maps: Tensor) -> Tensor:
 
 
 class FlattenPlan(Plan):
-    """A convolution whose filter is the whole image; without ``weight`` the mean over its places."""
+    """A convolution whose filter is the whole image; its mean where there is no ``weight``."""
 
     def __init__(self, ii: Tensor, weight: Tensor | None) -> None:
         super().__init__(ii)

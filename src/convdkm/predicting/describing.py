@@ -1,9 +1,8 @@
 """Modules in files: their class, their plain attributes, their tensors and the modules inside.
 
-All parts of a folded machine are described in the same way: operations, kernels, likelihoods. A file
-names their classes, which must be known to the program that reads it: the library's, or those of
-the user's own that have been imported. Nothing is imported for the sake of a file, and nothing in
-it is run.
+Operations, kernels and likelihoods are all described in the same way. A file names their classes,
+which must be known to the program that reads it: the library's, or those of the user's own that
+have been imported. Nothing is imported for the sake of a file, and nothing in it is run.
 """
 
 from __future__ import annotations

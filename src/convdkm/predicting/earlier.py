@@ -27,7 +27,7 @@ from convdkm.kernels import (
 )
 from convdkm.likelihoods import Categorical, Gaussian
 from convdkm.likelihoods.softmax import NODES
-from convdkm.ops.base import Operation
+from convdkm.ops.base import Operation, constant
 from convdkm.ops.chain import Chain, SkipPlan
 from convdkm.ops.conv import ConvPlan, MixPlan, PatchesPlan, VectorsPlan
 from convdkm.ops.gram import ProjectPlan
@@ -41,11 +41,11 @@ from convdkm.predicting.describing import from_json, rebuilt, tensors_of
 Made = TypeVar("Made", bound=Operation)
 
 
-def _made(kind: type[Made], **attributes: Any) -> Any:
-    operation = kind.__new__(kind)
+def _made(of: type[Made], /, **attributes: Any) -> Any:
+    operation = of.__new__(of)
     for name, value in attributes.items():
         setattr(operation, name, value)
-    return operation.frozen()
+    return constant(operation)
 
 
 def _number(value: float) -> Tensor | None:
@@ -112,6 +112,7 @@ def _pointwise(kernel: Kernel, inducing: Tensor, noises: Any = ()) -> Any:
 
 
 def _angular_conv(
+    *,
     weight: Tensor,
     slope: float,
     intercept: float,
@@ -124,9 +125,9 @@ def _angular_conv(
     kernel = ArcCosine() if kernel is None else kernel
     zero, one = kernel.variance(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
     grown = slope / (one - zero)  # what is left of the two is written as a noise
-    inner = _pointwise(
-        kernel, torch.ones((), dtype=weight.dtype), ((grown - 1, intercept - grown * zero),)
-    )
+    noises = ((grown - 1, intercept - grown * zero),)
+    noises = ((grown - 1, intercept - grown * zero),)
+    inner = _pointwise(kernel, torch.ones((), dtype=weight.dtype), noises)
     conv = _conv(weight, 1.0, window, border)
     both = _made(KernelConvPlan, kernel=inner, conv=conv, shift=offset)
     if inverse is None:

@@ -44,6 +44,8 @@ def fold(model: DeepKernelMachine, *, deterministic: bool = False) -> Predictor:
     )
     compiled = any(layer.compiled for layer in compilable(frozen))
     predictor.to(frozen.dtype).compile_elementwise(compiled)
+    if isinstance(frozen.likelihood, Categorical) and frozen.likelihood.softmax is not None:
+        frozen.likelihood.softmax.to(frozen.dtype)  # a likelihood keeps the precision of its parts
     return predictor.eval()
 
 

@@ -137,8 +137,8 @@ class Predictor(Operation):
 
     def _prediction(self, tensors: tuple[Tensor, ...]) -> Prediction:
         kind, names = self._form
-        values = dict(zip(names, tensors, strict=True))
-        return kind(**{field.name: values.get(field.name) for field in fields(kind)})
+        values: dict[str, Any] = dict.fromkeys(field.name for field in fields(kind))
+        return kind(**values | dict(zip(names, tensors, strict=True)))
 
     def use_compiled(self, compiled: bool = True) -> Predictor:
         """Let ``torch.compile`` make one program of it, or not; returns itself.

@@ -23,6 +23,10 @@ FILES = TensorFormat(
 )
 
 
+ABOUT = {"sample_shape": list[int | None], "class_names": list[str]}
+"""What a predictor says of itself."""
+
+
 def save_predictor(predictor: Predictor, path: Path) -> None:
     """Write a predictor, atomically."""
     predictor.require_exportable()
@@ -46,12 +50,10 @@ def load_predictor(path: str | Path) -> Predictor:
     except Exception as error:  # it may be anything, as what is built is what the file says
         raise PredictorFileError(f"{path} describes no predictor: {error!r}") from None
     if not isinstance(predictor, Predictor):
-        raise PredictorFileError(f"{path} describes a {type(predictor).__name__}, no predictor")
-    about = {
-        "sample_shape": list(predictor.sample_shape),
-        "class_names": list(predictor.class_names),
-    }
-    wrong = wrong_kinds(about, {"sample_shape": list[int | None], "class_names": list[str]})
+        kind = description["predictor"]["kind"]
+        raise PredictorFileError(f"{path} describes a {kind}, no predictor")
+    about = description["predictor"]["settings"]
+    wrong = sorted(ABOUT.keys() - about.keys()) + wrong_kinds(about, ABOUT)
     if wrong:
         raise PredictorFileError(f"{path} describes no predictor: its {wrong[0]} is wrong")
     return predictor.eval()
