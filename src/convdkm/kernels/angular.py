@@ -76,7 +76,7 @@ class Angular(OfOneNumber):
 
     @property
     def grows_with_norm(self) -> bool:
-        return self.degree == 1 and keeps(self, Angular, "core")
+        return self.degree == 1 and keeps(self, Angular, "core", "variance")
 
     def factors(self) -> tuple[Positive | None, Positive | None]:
         return self.weight_variance, self.bias_variance
@@ -90,10 +90,11 @@ class Angular(OfOneNumber):
                 value = value * self.of_cosine(own.new_ones(()))
         return self.scaled(value)
 
-    def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
+    def core(self, cross: Tensor, left: Side | None, right: Side) -> Tensor:
+        """See :meth:`convdkm.Kernel.core`; without ``left`` for points of norm one."""
         value = self.of_cosine(_cosine(cross, left, right))
         for _ in range(self.degree):
-            value = value * (left.root * right.root)
+            value = value * (right.root if left is None else left.root * right.root)
         return value
 
     def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
@@ -110,10 +111,10 @@ class Angular(OfOneNumber):
         return Partials(value, slope, both * left.inverse.square(), both * right.inverse.square())
 
 
-def _inverse(left: Side, right: Side) -> Tensor:
-    return left.inverse * right.inverse
+def _inverse(left: Side | None, right: Side) -> Tensor:
+    return right.inverse if left is None else left.inverse * right.inverse
 
 
-def _cosine(cross: Tensor, left: Side, right: Side) -> Tensor:
+def _cosine(cross: Tensor, left: Side | None, right: Side) -> Tensor:
     """ρ; rounding may carry it a little beyond ±1."""
     return (cross * _inverse(left, right)).clamp(-1, 1)

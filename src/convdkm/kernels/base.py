@@ -20,6 +20,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.kernels.blocks import Partials, Side
 from convdkm.kernels.pointwise import (
+    Blocks,
     convolved,
     differentiates,
     elementwise,
@@ -97,7 +98,7 @@ class Kernel(Layer):
 
     @property
     def grows_with_norm(self) -> bool:
-        """Whether the core is so many times as large for points that many times as long."""
+        """Whether core and variance grow as the norms do; the core takes None for norms of one."""
         return False
 
     def between(self, ii: Tensor) -> Tensor:
@@ -119,7 +120,7 @@ class Kernel(Layer):
     def convolved(
         self,
         window: Window,
-        blocks: tuple[Tensor, Tensor, Tensor],
+        blocks: Blocks,
         weight: Tensor,
         shift: Tensor | None = None,
     ) -> Tensor:

@@ -38,6 +38,7 @@ PIECE = 1 << 16
 """Numbers in a piece of a map: the dozen passes over it stay in a core's own cache."""
 
 Module = TypeVar("Module", bound=nn.Module)
+Blocks = tuple[Tensor, Tensor | None, Tensor]
 
 
 class RowsGradient(NamedTuple):
@@ -52,14 +53,14 @@ class RowsGradient(NamedTuple):
 
 
 def value_of_rows(
-    kernel: Kernel, cross: Tensor, inducing: Side, own: Side, shift: Tensor | None = None
+    kernel: Any, cross: Tensor, inducing: Side | None, own: Side, shift: Tensor | None = None
 ) -> Tensor:
     """The core of a kernel, plus ``shift``.
 
     Args:
         kernel: the kernel.
         cross: ``(rows, P)``.
-        inducing: ``(P,)``.
+        inducing: ``(P,)``; None for norms of one, see :attr:`convdkm.Kernel.grows_with_norm`.
         own: ``(rows, 1)``.
         shift: a number, or ``(P,)``.
     """
@@ -144,30 +145,32 @@ def _by_parameters(
     return torch.autograd.grad(value, kernel.core_parameters(), grad, allow_unused=True)
 
 
-def differentiates(*tensors: Tensor) -> bool:
+def differentiates(*tensors: Tensor | None) -> bool:
     """Whether there is a gradient by any of them to be worked out."""
-    return torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+    return torch.is_grad_enabled() and any(
+        each is not None and each.requires_grad for each in tensors
+    )
 
 
 def value_of_map(
-    kernel: Kernel, cross: Tensor, inducing: Tensor, own: Tensor, shift: Tensor | None = None
+    kernel: Any, cross: Tensor, inducing: Tensor | None, own: Tensor, shift: Tensor | None = None
 ) -> Tensor:
     """:func:`value_of_rows` of a map; by plain operations where a program is exported.
 
     Args:
         kernel: the kernel.
         cross: ``(N, P, *space)``.
-        inducing: ``(P,)``, or a number for all.
+        inducing: ``(P,)``; None for norms of one.
         own: ``(N, *space)``.
         shift: a number, or ``(P,)``.
     """
     if torch.compiler.is_compiling():
         column = (-1, *(1,) * (cross.ndim - 2))
-        sides = Side.of(inducing.reshape(column)), Side.of(own.unsqueeze(1))
-        value = kernel.core(cross, *sides)
+        left = None if inducing is None else Side.of(inducing.reshape(column))
+        value: Tensor = kernel.core(cross, left, Side.of(own.unsqueeze(1)))
         return value if shift is None else value + shift.reshape(column)
-    sides = Side.of(inducing), Side.of(own.reshape(-1, 1))
-    rows = value_of_rows(kernel, as_rows(cross), *sides, shift)
+    left = None if inducing is None else Side.of(inducing)
+    rows = value_of_rows(kernel, as_rows(cross), left, Side.of(own.reshape(-1, 1)), shift)
     return from_rows(rows, cross.shape[0], cross.shape[2:])
 
 
@@ -245,7 +248,7 @@ class _Inside(Function):
 def convolved(
     kernel: Kernel,
     window: Window,
-    blocks: tuple[Tensor, Tensor, Tensor],
+    blocks: Blocks,
     weight: Tensor,
     shift: Tensor | None = None,
 ) -> Tensor:
@@ -254,18 +257,19 @@ def convolved(
     Args:
         kernel: the kernel.
         window: the convolution's geometry, with as many zeros before an axis as after it.
-        blocks: :math:`G_{it}`, ``(N, P, *space)``; the diagonal of :math:`G_{ii}`, ``(P,)``; and
-            :math:`g_{tt}`, ``(N, *space)``.
+        blocks: :math:`G_{it}`, ``(N, P, *space)``; the diagonal of :math:`G_{ii}`, ``(P,)``, or
+            None for norms of one where nothing is differentiated; and :math:`g_{tt}`,
+            ``(N, *space)``.
         weight: ``(Q, P, *size)``.
         shift: a number, or ``(P,)`` where nothing is differentiated.
     """
     parameters = kernel.core_parameters()
-    if differentiates(*blocks, weight, *parameters, *(() if shift is None else (shift,))):
+    if differentiates(*blocks, weight, shift, *parameters):
         result: Tensor = _Convolved.apply(kernel, window, *blocks, weight, shift, *parameters)
         return result
     cross, inducing, own = blocks
-    maps = value_of_map(kernel, cross, inducing.to(cross.dtype), own, shift)
-    return _convolve(window, maps, weight)
+    inducing = None if inducing is None else inducing.to(cross.dtype)
+    return _convolve(window, value_of_map(kernel, cross, inducing, own, shift), weight)
 
 
 def _convolve(window: Window, maps: Tensor, weight: Tensor) -> Tensor:

@@ -57,11 +57,7 @@ class Categorical(Likelihood):
         self.samples = default if samples is None else samples
         check_positive(samples=self.samples)
         self.softmax = NormalSoftmax(self.samples) if expectation == "nodes" else None
-
-    @property
-    def obstacle(self) -> str | None:
-        """Why it cannot be part of a predictor's file; None if it can."""
-        return SAMPLES if self.softmax is None else None
+        self.obstacle = SAMPLES if self.softmax is None else None
 
     def functions(self, marginals: Marginals) -> Tensor:
         """Random values of the top-layer functions, ``(N, samples, classes)``."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
@@ -35,7 +36,6 @@ BATCH_STATISTICS = (
 
 MODULE = frozenset(vars(nn.Module()))
 """Attributes that every module has."""
-_TABLES = ("_parameters", "_buffers", "_modules")
 _OF_TRAINING = ("ii", "kl")
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -76,25 +76,22 @@ class Operation(nn.Module):
     last: ClassVar[str | None] = None
     obstacle: str | None = None
 
-    def __new__(cls, *arguments: Any, **options: Any) -> Self:
-        # Here, so that a class may set what it likes before it calls its base's constructor.
-        made = super().__new__(cls)
-        nn.Module.__init__(made)
-        return made
-
     def __init__(self) -> None:
-        pass
+        """Nothing: an operation is made for every step of training, and is a light object then.
+
+        Not before it is frozen does it become a module in the full sense.
+        """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if is_frozen(self):
+            super().__setattr__(name, value)
+        else:
+            vars(self)[name] = value
 
     def but(self, **changes: Any) -> Self:
-        """The same operation with some attributes changed."""
+        """The same operation with some attributes changed; for those that are not frozen."""
         made = type(self).__new__(type(self))
-        own = vars(made)
-        own.update({name: value for name, value in vars(self).items() if name not in MODULE})
-        for table in _TABLES:
-            own[table] = {k: v for k, v in vars(self)[table].items() if k not in changes}
-        for name, value in changes.items():
-            own.pop(name, None)
-            setattr(made, name, value)
+        vars(made).update({**vars(self), **changes})
         return made
 
     def split(self) -> tuple[Tensor, Self] | None:
@@ -121,26 +118,43 @@ class Operation(nn.Module):
         return constant(self.but(**changes))
 
 
+def is_frozen(operation: Operation) -> bool:
+    """Whether an operation holds constants."""
+    return "_modules" in vars(operation)
+
+
+# What a module has besides what it is made of; here for all operations that are not frozen.
+for _name, _value in vars(nn.Module()).items():
+    setattr(Operation, _name, MappingProxyType({}) if isinstance(_value, dict) else _value)
+
+
 def constant(module: Module) -> Module:
     """A module that nobody else changes, with buffers in place of its parameters."""
-    for part in module.modules():
-        tensors: dict[str, Tensor | None] = dict(part._parameters)
-        part._parameters.clear()
-        if isinstance(part, Operation):
-            own = vars(part)
-            for name in _OF_TRAINING:
-                own.pop(name, None)
-            found = {name: value for name, value in own.items() if isinstance(value, Tensor)}
-            tensors.update(found)
-            for name in found:
-                del own[name]
-            layers = (each for each in part.children() if not isinstance(each, Operation))
-            inside = (each for layer in layers for each in layer.modules())
-            if any(getattr(each, "depends_on_batch", False) for each in inside):
-                part.obstacle = BATCH_STATISTICS
-        for name, value in tensors.items():
-            part.register_buffer(name, None if value is None else value.detach().contiguous())
-    return module.requires_grad_(False)
+    if isinstance(module, Operation) and not is_frozen(module):
+        own = dict(vars(module))
+        vars(module).clear()
+        nn.Module.__init__(module)
+        for name, value in own.items():
+            if name not in _OF_TRAINING:
+                _set_constant(module, name, value)
+    for part in module.children():
+        constant(part)
+        inside = () if isinstance(part, Operation) else part.modules()
+        if any(getattr(each, "depends_on_batch", False) for each in inside):
+            module.obstacle = BATCH_STATISTICS  # type: ignore[assignment]
+    for name, parameter in list(module._parameters.items()):
+        del module._parameters[name]
+        _set_constant(module, name, parameter)
+    return module
+
+
+def _set_constant(module: nn.Module, name: str, value: Any) -> None:
+    if isinstance(value, Tensor):
+        module.register_buffer(name, value.detach().contiguous())
+    elif isinstance(value, list) and value and all(isinstance(each, nn.Module) for each in value):
+        setattr(module, name, nn.ModuleList(value))
+    else:
+        setattr(module, name, value)
 
 
 class Plan(Operation):

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from convdkm.errors import GramError, located
 from convdkm.ops import fuse
@@ -39,6 +39,7 @@ class Chain(Plan):
     """
 
     names: tuple[tuple[str, ...], ...]
+    parts: Sequence[Any]
 
     def __init__(
         self,
@@ -54,7 +55,7 @@ class Chain(Plan):
 
     def _set(self, steps: list[Step]) -> None:
         self.names = tuple(names for names, _ in steps)
-        self.parts = nn.ModuleList(operation for _, operation in steps)
+        self.parts = [operation for _, operation in steps]
 
     @property
     def steps(self) -> list[Step]:

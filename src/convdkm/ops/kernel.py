@@ -17,18 +17,18 @@ class KernelPlan(Plan):
 
     Attributes:
         kernel: a :class:`convdkm.Kernel`.
-        inducing: the diagonal of the incoming inducing block, ``(P,)``; or one number, if it is the
-            same for all.
+        inducing: the diagonal of the incoming inducing block, ``(P,)``; None where it is one.
         noises: relative and absolute variances of the noises.
         joins: whether the convolution that follows is to be done in one go.
     """
 
+    inducing: Tensor | None
+
     def __init__(self, kernel: Any, ii: Tensor, *, joins: bool = False) -> None:
-        self.kernel, self.joins = kernel, joins
-        self.inducing = ii.diagonal()
+        own = ii.diagonal()
+        super().__init__(torch.diagonal_scatter(kernel.between(ii), kernel.variance(own)))
+        self.kernel, self.joins, self.inducing = kernel, joins, own
         self.noises: tuple[tuple[float, float], ...] = ()
-        value = torch.diagonal_scatter(kernel.between(ii), kernel.variance(self.inducing))
-        super().__init__(value)
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         return self.kernel.of_map(it, self.inducing, tt), self.variance(tt)
@@ -49,35 +49,43 @@ class KernelConvPlan(Plan):
 
     Attributes:
         kernel, conv: the two.
-        shift: ``offset/slope``, a number or ``(P,)``, once it is constant and the slope is part of
-            the convolution's weights.
+        is_scaled: whether the slope is part of the convolution's weights, once all is constant.
+        shift: ``offset/slope`` then, a number or ``(P,)``.
+        slope, intercept: of the variances that are averaged as a function of the incoming ones,
+            where it is known to be a straight line.
     """
 
     shift: Tensor | None
+    slope: Tensor | None
+    intercept: Tensor | None
 
     def __init__(self, kernel: KernelPlan, conv: ConvPlan) -> None:
         super().__init__(conv.ii)
-        self.kernel, self.conv, self.shift = kernel, conv, None
+        self.kernel, self.conv = kernel, conv
+        self.is_scaled, self.shift = False, None
+        self.slope, self.intercept = None, None
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
-        conv, kernel, slope, shift = self.conv, self.kernel, None, self.shift
-        if conv.times != 1:
-            slope, shift = self._slope_and_shift()
-        own = kernel.variance(tt)
+        conv, kernel = self.conv, self.kernel
+        scale, shift = (None, self.shift) if self.is_scaled else self._scale_and_shift()
+        if self.slope is None or self.intercept is None:
+            own = kernel.variance(tt)
+        else:
+            own = torch.addcmul(self.intercept, tt, self.slope)
         with part(1 + len(kernel.noises)):
-            weight, own = conv.scaled(own, it.dtype, slope)
+            weight, own = conv.scaled(own, it.dtype, scale)
             conv.window.require_space(it.shape[2:])
         shift = None if shift is None else shift.to(it.dtype)
         blocks = (it, kernel.inducing, tt)
         return kernel.kernel.convolved(conv.window, blocks, weight, shift), own
 
-    def _slope_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
+    def _scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
         """What the kernel's core is multiplied by, and what is added to it before."""
-        like = self.kernel.inducing
-        slope, offset = (
-            None if each is None else each(like) for each in self.kernel.kernel.factors()
+        scale, offset = (
+            None if each is None else each(self.conv.mixing)
+            for each in self.kernel.kernel.factors()
         )
-        return slope, offset if slope is None or offset is None else offset / slope
+        return scale, offset if scale is None or offset is None else offset / scale
 
     def premultiplied(self, matrix: Tensor) -> KernelConvPlan:
         return self.but(conv=self.conv.premultiplied(matrix))
@@ -91,13 +99,23 @@ class KernelConvPlan(Plan):
         kernel, conv = self.kernel, self.conv
         if conv.norm is not None and not conv.norm.is_constant:
             return None, self.frozen()
-        slope, shift = self._slope_and_shift()
-        weight = conv.mixing if slope is None else conv.mixing * slope
-        norms = None
-        if kernel.kernel.grows_with_norm and bool((kernel.inducing > 0).all()):
-            norms = kernel.inducing.sqrt()
+        scale, shift = self._scale_and_shift()
+        number = None if conv.norm is None else conv.norm.number()
+        weight, factor = conv.mixing, None
+        if scale is not None:
+            weight = weight * scale
+        if number is not None:
+            weight, factor = weight * number, number.square()
+        changes: dict[str, Any] = {"is_scaled": True}
+        norms, squares = None, kernel.inducing
+        if squares is not None and kernel.kernel.grows_with_norm and bool((squares > 0).all()):
+            norms = squares.sqrt()
             weight = weight * norms.reshape(-1, *(1,) * conv.window.ndim)
             shift = None if shift is None else shift / norms
-            kernel = kernel.but(inducing=torch.ones_like(norms[0]))
-        changes = {"kernel": kernel, "shift": shift, "conv": conv.but(mixing=weight).frozen()}
+            changes["kernel"] = kernel.but(inducing=None)
+            ends = kernel.variance(norms.new_tensor([0.0, 1.0])) * (1 if factor is None else factor)
+            changes |= {"slope": ends[1] - ends[0], "intercept": ends[0]}
+            factor = None
+        changes["shift"] = shift
+        changes["conv"] = conv.but(mixing=weight, norm=None, factor=factor).frozen()
         return None if norms is None else norms.reciprocal(), super().frozen(**changes)

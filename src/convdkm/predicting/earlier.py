@@ -107,8 +107,8 @@ def _conv(weight: Tensor, factor: float, window: Any, border: str) -> Any:
     )
 
 
-def _pointwise(kernel: Kernel, inducing: Tensor, noises: Any = ()) -> Any:
-    return _made(KernelPlan, kernel=kernel, inducing=inducing, noises=noises, joins=False)
+def _pointwise(kernel: Kernel, inducing: Tensor | None) -> Any:
+    return _made(KernelPlan, kernel=kernel, inducing=inducing, noises=(), joins=False)
 
 
 def _angular_conv(
@@ -122,14 +122,15 @@ def _angular_conv(
     inverse: Tensor | None = None,
     offset: Tensor | None = None,
 ) -> Operation:
-    kernel = ArcCosine() if kernel is None else kernel
-    zero, one = kernel.variance(torch.tensor([0.0, 1.0], dtype=torch.float64)).tolist()
-    grown = slope / (one - zero)  # what is left of the two is written as a noise
-    noises = ((grown - 1, intercept - grown * zero),)
-    noises = ((grown - 1, intercept - grown * zero),)
-    inner = _pointwise(kernel, torch.ones((), dtype=weight.dtype), noises)
-    conv = _conv(weight, 1.0, window, border)
-    both = _made(KernelConvPlan, kernel=inner, conv=conv, shift=offset)
+    both = _made(
+        KernelConvPlan,
+        kernel=_pointwise(ArcCosine() if kernel is None else kernel, None),
+        conv=_conv(weight, 1.0, window, border),
+        is_scaled=True,
+        shift=offset,
+        slope=torch.tensor(slope, dtype=torch.float64),
+        intercept=torch.tensor(intercept, dtype=torch.float64),
+    )
     if inverse is None:
         return both
     return _chain([_made(MixPlan, matrix=inverse), both], ("", ""))

@@ -15,6 +15,7 @@ from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError, NotFiniteError, located
 from convdkm.head import Marginals
 from convdkm.layers.samples import SampleShape, cast_samples, check_samples
+from convdkm.likelihoods import Likelihood
 from convdkm.ops.base import Operation
 from convdkm.predicting.describing import NotDescribableError, described
 from convdkm.prediction import Prediction
@@ -60,10 +61,11 @@ class Predictor(Operation):
     outcome: Any
     sample_shape: SampleShape
     class_names: tuple[str, ...]
-    unsaved: ClassVar[tuple[str, ...]] = ("_compiled", "_program", "_known_form")
+    unsaved: ClassVar[tuple[str, ...]] = ("_compiled", "_program", "_known_form", "_known_parts")
     _compiled = False
     _program: Program | None = None
     _known_form: tuple[type[Prediction], tuple[str, ...]] | None = None
+    _known_parts: bool | None = None
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class Predictor(Operation):
         class_names: tuple[str, ...] = (),
         before: nn.Module | None = None,
     ) -> None:
-        super().__init__()
+        nn.Module.__init__(self)
         self.register_module("before", before)
         self.start, self.body, self.head, self.outcome = start, body, head, outcome
         self.sample_shape, self.class_names = tuple(sample_shape), tuple(class_names)
@@ -191,10 +193,9 @@ class Predictor(Operation):
     def require_exportable(self) -> None:
         """Raise unless every part of it can be written to a file."""
         for name, part in self.named_modules():
-            obstacle = getattr(part, "obstacle", None)
-            if obstacle is not None:
+            if isinstance(part, (Operation, Likelihood)) and part.obstacle is not None:
                 raise CannotExportError(
-                    f"this machine cannot leave Python: its part '{name}' {obstacle}"
+                    f"this machine cannot leave Python: its part '{name}' {part.obstacle}"
                 )
         self.description()
 
@@ -222,7 +223,12 @@ class Predictor(Operation):
     @property
     def _keeps_parts(self) -> bool:
         """Whether some part is not constant."""
-        return any(getattr(part, "obstacle", None) for part in self.modules())
+        if self._known_parts is None:
+            kinds = (Operation, Likelihood)
+            self._known_parts = any(
+                isinstance(part, kinds) and part.obstacle is not None for part in self.modules()
+            )
+        return self._known_parts
 
     def _runner(self, images: Tensor) -> Callable[[Tensor], tuple[Tensor, ...]]:
         """The compiled program where it is wanted and has what it takes, else the steps."""
