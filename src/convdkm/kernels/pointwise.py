@@ -263,12 +263,12 @@ def convolved(
         weight: ``(Q, P, *size)``.
         shift: a number, or ``(P,)`` where nothing is differentiated.
     """
-    parameters = kernel.core_parameters()
-    if differentiates(*blocks, weight, shift, *parameters):
-        result: Tensor = _Convolved.apply(kernel, window, *blocks, weight, shift, *parameters)
-        return result
-    cross, inducing, own = blocks
-    inducing = None if inducing is None else inducing.to(cross.dtype)
+    parameters, (cross, inducing, own) = kernel.core_parameters(), blocks
+    if inducing is not None:
+        if differentiates(*blocks, weight, shift, *parameters):
+            result: Tensor = _Convolved.apply(kernel, window, *blocks, weight, shift, *parameters)
+            return result
+        inducing = inducing.to(cross.dtype)
     return _convolve(window, value_of_map(kernel, cross, inducing, own, shift), weight)
 
 

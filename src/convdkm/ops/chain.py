@@ -153,8 +153,12 @@ class SkipPlan(Plan):
         with located("shortcut"):
             short_it, short_tt = short.data(short_it, short_tt)
             require_same_space(given, body_it, short_it)
-        own = torch.lerp(short_tt, body_tt, self.weight.to(tt.dtype))
-        return _sum(body_it, self.body_factor, short_it, self.short_factor), own
+        return self.combined((body_it, body_tt), (short_it, short_tt))
+
+    def combined(self, body: Blocks, short: Blocks) -> Blocks:
+        """The blocks that leave it, from those that leave its sides."""
+        own = torch.lerp(short[1], body[1], self.weight.to(body[1].dtype))
+        return _sum(body[0], self.body_factor, short[0], self.short_factor), own
 
     def frozen(self, **changes: Any) -> Operation:
         for name in ("body", "shortcut"):

@@ -95,9 +95,14 @@ class ConvPlan(Plan):
             return None
         return window.stride, self.but(window=replace(window, stride=(1,) * window.ndim))
 
+    def number(self) -> Tensor | None:
+        """That of a normalisation that is constant; None if it is one."""
+        with part(1):
+            return None if self.norm is None else self.norm.number()
+
     def frozen(self, **changes: Any) -> Operation:
         if self.norm is None or self.norm.is_constant:
-            number = None if self.norm is None else self.norm.number()
+            number = self.number()
             changes |= {"left": None, "norm": None, "times": 1.0}
             changes["mixing"] = self._weight(INDUCING_DTYPE, number)
             if number is not None:

@@ -116,7 +116,7 @@ class GramPlan(Plan):
                     spread.shape[1], lambda: inducing_mean(white) @ spread, white.dtype
                 )
         if self.norm is not None:
-            with part(1 if self.centre is None else 2):
+            with part(self._place_of_norm):
                 number = self.norm.norm.number(tt.dtype)
         it, tt, mean = predicted(
             white,
@@ -131,6 +131,11 @@ class GramPlan(Plan):
         if self.norm is not None and mean is not None:
             self.norm.norm.move("running_variance", mean)
         return it, tt
+
+    @property
+    def _place_of_norm(self) -> int:
+        """Which part of this operation the normalisation is."""
+        return 1 if self.centre is None else 2
 
     def constant(self) -> tuple[Tensor | None, Operation]:
         r"""Constants, and a matrix that ``it`` is to be multiplied by before.
@@ -147,8 +152,10 @@ class GramPlan(Plan):
             spread = turn @ spread
             if self.whitening is not None:
                 turn = turn @ self.whitening
-        number = None if self.norm is None else self.norm.number()
-        shift = None if self.centre is None else self.centre.centre.constant_mean()
+        with part(1):
+            shift = None if self.centre is None else self.centre.centre.constant_mean()
+        with part(self._place_of_norm):
+            number = None if self.norm is None else self.norm.number()
         roots, turned = roots_and_shift(spread, shift)
         factor = self.factor if number is None else self.factor * number
         made = ProjectPlan(

@@ -100,7 +100,8 @@ class KernelConvPlan(Plan):
         if conv.norm is not None and not conv.norm.is_constant:
             return None, self.frozen()
         scale, shift = self._scale_and_shift()
-        number = None if conv.norm is None else conv.norm.number()
+        with part(1 + len(kernel.noises)):
+            number = conv.number()
         weight, factor = conv.mixing, None
         if scale is not None:
             weight = weight * scale
