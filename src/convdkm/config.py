@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -20,6 +20,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
+    create_model,
     field_validator,
     model_validator,
 )
@@ -34,7 +35,6 @@ from convdkm.choices import (
     InducingChoice,
     InducingNorm,
     InducingScale,
-    KernelName,
     LikelihoodName,
     MixingInit,
     Parameterisation,
@@ -43,6 +43,8 @@ from convdkm.choices import (
     WhiteningChoice,
 )
 from convdkm.errors import InvalidInputError
+from convdkm.kernels import KERNELS, KernelName
+from convdkm.kernels.registry import Option
 from convdkm.storage.text import name_text, shortened, writable
 from convdkm.storage.yaml_file import read_yaml
 
@@ -141,9 +143,7 @@ class DataConfig(Section):
         return name_text(path) if isinstance(path, str) and not writable(path) else path
 
 
-class ModelConfig(Section):
-    """The machine: the options of :func:`convdkm.resnet`."""
-
+class _Shape(Section):
     inducing: Integers = Field((128, 256, 512), description="inducing points of every stage")
     blocks: Integers = Field((3, 3, 3), description="residual blocks of every stage, or of all")
     strides: Integers | None = Field(
@@ -153,19 +153,28 @@ class ModelConfig(Section):
     input_stride: PositiveInt = Field(1, description="stride of the input patches")
     nu: Nu = Field(1.0, description="weight of the Gram layers' KL, 0 to inf; one, or one each")
     kernel: KernelName = Field("arc-cosine", description="of every layer")
-    gamma: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="kernel 'normalised-gaussian': the larger, the less linear"
+
+
+def _kernel_field(option: Option) -> Any:
+    kind = Rates if option.kind == tuple[float, ...] else option.kind
+    kind = kind if option.above is None else Annotated[kind, Field(gt=option.above)]
+    kind = kind | None if option.default is None else kind
+    return kind, Field(option.default, description=option.description)
+
+
+if TYPE_CHECKING:
+    _WithKernel = _Shape
+else:
+    _WithKernel = create_model(
+        "_WithKernel",
+        __base__=_Shape,
+        **{name: _kernel_field(option) for name, option in KERNELS.options.items()},
     )
-    polynomial: Rates = Field(
-        (0.25, 0.75), description="kernel 'normalised-polynomial': weights of its powers, from 1 on"
-    )
-    arccos_order: Literal[0, 1, 2] = Field(1, description="order of the arc-cosine kernel")
-    weight_variance: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="of the kernel, to start with; not learned if not given"
-    )
-    bias_variance: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="of the kernel, to start with; none if not given"
-    )
+
+
+class ModelConfig(_WithKernel):
+    """The machine: the options of :func:`convdkm.resnet`, and of the kernels it may have."""
+
     jitter: Annotated[float, Field(ge=0)] = Field(
         0.0, description="relative and absolute white noise before and after every kernel"
     )

@@ -3,7 +3,7 @@ r"""The top of the machine: a sparse Gaussian process on the final Gram (appendi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,9 @@ from convdkm.layers.base import keep_dtype, require_inducing
 from convdkm.numerics import explained, factorised, mix, standard_normal, whitened_kl
 from convdkm.ops.base import Operation
 
+if TYPE_CHECKING:
+    from jaxtyping import Float
+
 
 @dataclass(frozen=True, eq=False)
 class Marginals:
@@ -26,8 +29,8 @@ class Marginals:
         variance: ``(N, 1)`` where all outputs share it, else ``(N, outputs)``; never negative.
     """
 
-    mean: Tensor
-    variance: Tensor
+    mean: Float[Tensor, "N outputs"]
+    variance: Float[Tensor, " N #outputs"]
 
     @property
     def num_outputs(self) -> int:
@@ -46,7 +49,13 @@ class HeadPlan(Operation):
 
     first = "whitening"
 
-    def __init__(self, kl: Tensor, whitening: Tensor | None, mean: Tensor, spread: Tensor) -> None:
+    def __init__(
+        self,
+        kl: Float[Tensor, " outputs"],
+        whitening: Float[Tensor, "P P"] | None,
+        mean: Float[Tensor, "outputs P"],
+        spread: Float[Tensor, "P P"] | Float[Tensor, "outputs P P"],
+    ) -> None:
         self.kl, self.whitening, self.mean, self.spread = kl, whitening, mean, spread
 
     def marginals(self, it: Tensor, tt: Tensor) -> Marginals:

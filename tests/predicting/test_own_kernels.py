@@ -1,4 +1,4 @@
-"""Kernels of a user's own fold, are saved, loaded, compiled and exported like the library's."""
+"""Kernels of a user's own, and new ones, fold, are saved, loaded, compiled and exported."""
 
 import json
 import types
@@ -32,6 +32,15 @@ class Exponential(dkm.Angular):
         return torch.exp(self.rate.to(cosine.dtype) * self.power * (cosine - 1))
 
 
+class Shifted(dkm.Angular):
+    """A kernel of the cosine of points that have one coordinate more, which is not compared."""
+
+    shift = 0.3
+
+    def of_cosine(self, cosine):
+        return torch.exp(cosine - 1)
+
+
 class Written(dkm.Kernel):
     """A kernel that is neither: what it is, and its variance."""
 
@@ -45,6 +54,9 @@ class Written(dkm.Kernel):
 KERNELS = {
     "distance": Cauchy,
     "cosine": Exponential,
+    "shifted": Shifted,
+    "erf": lambda: dkm.ArcSine(weight_variance=1.3, bias_variance=0.2),
+    "leaky": lambda: dkm.LeakyReLU(0.3, bias_variance=0.2),
     "any": Written,
     "sum": lambda: Cauchy(1.3, learn=True) + 0.5 * dkm.ArcCosine(),
     "product": lambda: Exponential(1.0) * Written(),
@@ -100,7 +112,7 @@ def test_it_is_exported(made):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["distance", "cosine"])
+@pytest.mark.parametrize("name", ["distance", "cosine", "erf", "leaky"])
 def test_it_is_written_as_onnx(name, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     model, images = machine(KERNELS[name]())
@@ -112,7 +124,7 @@ def test_it_is_written_as_onnx(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-@pytest.mark.parametrize("name", ["distance", "cosine"])
+@pytest.mark.parametrize("name", ["distance", "cosine", "shifted", "erf", "leaky"])
 def test_it_is_compiled(name):
     model, images = machine(KERNELS[name]())
     labels = torch.arange(12) % 3

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from convdkm.checks import check_positive_number
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
-from convdkm.kernels.blocks import Partials, Side
+from convdkm.kernels.blocks import Partials, Scratch, Side
 from convdkm.kernels.pointwise import (
     Blocks,
     convolved,
@@ -69,6 +69,11 @@ class Kernel(Layer):
     def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
         """The kernel, but for :meth:`factors`."""
         raise NotImplementedError(f"{type(self).__name__} must define core(cross, left, right)")
+
+    def core_(self, cross: Tensor, left: Side, right: Side, scratch: Scratch) -> Tensor:
+        """The core, written over ``cross``, which has the shape of all three together."""
+        del scratch
+        return cross.copy_(self.core(cross, left, right))
 
     def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
         """The core with its derivatives by the three numbers, finite everywhere."""

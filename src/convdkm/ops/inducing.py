@@ -6,7 +6,7 @@ PyTorch has to start and to differentiate, not their arithmetic.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +20,11 @@ from convdkm.numerics import (
 )
 from convdkm.ops.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64
 
-def noisy(ii: Tensor, relative: float, absolute: float) -> Tensor:
+
+def noisy(ii: Float64[Tensor, "P P"], relative: float, absolute: float) -> Float64[Tensor, "P P"]:
     r""":math:`G_{ii}` with :math:`(1+\epsilon_r) G_{xx} + \epsilon_a` on its diagonal."""
     result: Tensor = _Noisy.apply(ii, relative, absolute)
     return result
@@ -43,7 +46,9 @@ class _Noisy(torch.autograd.Function):
         return grad, None, None
 
 
-def mixed(weight: Tensor, ii: Tensor) -> Tensor:
+def mixed(
+    weight: Float64[Tensor, "Q P *places"], ii: Float64[Tensor, "P P"]
+) -> Float64[Tensor, "Q Q"]:
     r""":math:`\tfrac1S \sum_s C_s G_{ii} C_s^T` for weights ``(Q, P, *places)`` (Eq. 17)."""
     result: Tensor = _Mixed.apply(weight, ii)
     return result
@@ -91,7 +96,9 @@ class WhitenedMixing(NamedTuple):
     weight: Tensor
 
 
-def mixed_whitened(weight: Tensor, ii: Tensor) -> WhitenedMixing:
+def mixed_whitened(
+    weight: Float64[Tensor, "Q P *places"], ii: Float64[Tensor, "P P"]
+) -> WhitenedMixing:
     r"""Weights relative to the incoming Gram :math:`G_{ii} = LL^T`.
 
     With :math:`C_s = \tilde C_s L^{-1}`,
@@ -142,8 +149,12 @@ class _MixedWhitened(torch.autograd.Function):
 
 
 def cast_product(
-    left: Tensor | None, weight: Tensor, number: Tensor | None, times: float, dtype: torch.dtype
-) -> Tensor:
+    left: Float64[Tensor, "R Q"] | None,
+    weight: Float64[Tensor, "Q P *places"],
+    number: Float64[Tensor, ""] | None,
+    times: float,
+    dtype: torch.dtype,
+) -> Float[Tensor, "_ P *places"]:
     """``times · number · left · weight`` in the precision of the data.
 
     Args:
@@ -203,7 +214,9 @@ class Normalised(NamedTuple):
     number: Tensor
 
 
-def normalised(ii: Tensor, log_scale: Tensor | None, *, by_mean: bool) -> Normalised:
+def normalised(
+    ii: Float64[Tensor, "P P"], log_scale: Float64[Tensor, ""] | None, *, by_mean: bool
+) -> Normalised:
     r""":math:`n^2 G_{ii}` and n, which is :math:`\psi` over the root of the diagonal's mean.
 
     Args:
@@ -265,9 +278,9 @@ class LearnedGram(NamedTuple):
 
 
 def learned_gram(
-    kernel: Tensor,
-    free: Tensor,
-    log_scale: Tensor | None = None,
+    kernel: Float64[Tensor, "P P"],
+    free: Float64[Tensor, "P P"],
+    log_scale: Float64[Tensor, ""] | None = None,
     *,
     divisor: float = 1.0,
     whitened: bool = False,

@@ -7,7 +7,7 @@ have been imported. Nothing is imported for the sake of a file, and nothing in i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -22,6 +22,9 @@ from convdkm.ops.base import MODULE, Operation
 _BASES = (Operation, Layer, Input, Likelihood)
 _PARTS = (Positive, nn.ModuleList, NormalSoftmax)
 _LATER = frozenset({"compiled", "obstacle"})
+EARLIER: dict[str, Callable[..., Any]] = {}
+"""What makes a part from the arguments of one that only earlier versions had, by its name."""
+
 _PLAIN = (bool, int, float, str, type(None), Window)
 
 
@@ -65,11 +68,15 @@ def rebuilt(
     description: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str = ""
 ) -> nn.Module:
     """The module of a description, with the tensors whose names begin with ``prefix``."""
-    from convdkm.predicting.earlier import EARLIER, earlier
-
-    if description["kind"] in EARLIER and "tensors" not in description:
-        return earlier(description, tensors, prefix)
-    settings = {name: from_json(value) for name, value in description["settings"].items()}
+    settings = {name: _from_json(value) for name, value in description["settings"].items()}
+    parts = {
+        name: None if part is None else rebuilt(part, tensors, f"{prefix}{name}.")
+        for name, part in description["parts"].items()
+    }
+    own = _tensors_of(tensors, prefix)
+    if "tensors" not in description and description["kind"] in EARLIER:
+        made: nn.Module = EARLIER[description["kind"]](**parts, **settings, **own)
+        return made
     kind = _class(str(description.get("class", description["kind"])))
     if kind is NormalSoftmax:
         return NormalSoftmax(**settings)
@@ -77,16 +84,14 @@ def rebuilt(
     nn.Module.__init__(module)
     for name, value in settings.items():
         setattr(module, name, value)
-    for name, part in description["parts"].items():
-        inner = None if part is None else rebuilt(part, tensors, f"{prefix}{name}.")
-        module.register_module(name, inner)
-    own = tensors_of(tensors, prefix)
+    for name, part in parts.items():
+        module.register_module(name, part)
     for name in description.get("tensors", own):
         module.register_buffer(name, own[name])
     return module.eval()
 
 
-def tensors_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def _tensors_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """Those of one module, by its own names for them."""
     inside = {
         name.removeprefix(prefix): value
@@ -108,11 +113,11 @@ def _as_json(value: Any) -> Any:
     return list(map(_as_json, value)) if isinstance(value, (tuple, list)) else value
 
 
-def from_json(value: Any) -> Any:
+def _from_json(value: Any) -> Any:
     """A plain value as it was; lists are tuples."""
     if isinstance(value, Mapping):
-        return Window(*(from_json(value["window"][name]) for name in _WINDOW))
-    return tuple(map(from_json, value)) if isinstance(value, (list, tuple)) else value
+        return Window(*(_from_json(value["window"][name]) for name in _WINDOW))
+    return tuple(map(_from_json, value)) if isinstance(value, (list, tuple)) else value
 
 
 _WINDOW = ("size", "stride", "dilation", "padding")

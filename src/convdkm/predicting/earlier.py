@@ -5,7 +5,6 @@ They had classes of their own for folded machines, whose arguments are known her
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import torch
@@ -36,7 +35,8 @@ from convdkm.ops.kernel import KernelConvPlan, KernelPlan
 from convdkm.ops.noise import NoisePlan
 from convdkm.ops.norm import NormPlan
 from convdkm.ops.pool import FlattenPlan, PoolPlan
-from convdkm.predicting.describing import from_json, rebuilt, tensors_of
+from convdkm.predicting.describing import EARLIER
+from convdkm.predicting.predictor import Predictor
 
 Made = TypeVar("Made", bound=Operation)
 
@@ -165,14 +165,12 @@ def _gaussian(noise: float, codes: Tensor | None = None) -> nn.Module:
 
 
 def _predictor(start: Any, body: Any, head: Any, outcome: Any, **rest: Any) -> nn.Module:
-    from convdkm.predicting.predictor import Predictor
-
     outcome.num_outputs = len(head.mean)
     predictor = Predictor(start=start, body=body, head=head, outcome=outcome, **rest)
     return predictor.to(head.mean.dtype)
 
 
-EARLIER: dict[str, Callable[..., Any]] = {
+EARLIER |= {
     "FoldedArcCosine": _arc_cosine,
     "FoldedLinear": Linear,
     "FoldedSum": _sum,
@@ -208,14 +206,3 @@ EARLIER: dict[str, Callable[..., Any]] = {
     "FoldedGaussian": _gaussian,
     "Predictor": _predictor,
 }
-"""What makes a part of this version from the arguments of one of an earlier version."""
-
-
-def earlier(description: Mapping[str, Any], tensors: Mapping[str, Tensor], prefix: str = "") -> Any:
-    """A part as files of earlier versions describe it."""
-    parts = {
-        name: rebuilt(part, tensors, f"{prefix}{name}.")
-        for name, part in description["parts"].items()
-    }
-    settings = {name: from_json(value) for name, value in description["settings"].items()}
-    return EARLIER[description["kind"]](**parts, **settings, **tensors_of(tensors, prefix))

@@ -11,7 +11,7 @@ from convdkm.config import ModelConfig, RunConfig, TrainingConfig
 from convdkm.data import Dataset
 from convdkm.data.whitening import chosen_whitening
 from convdkm.errors import InvalidInputError
-from convdkm.kernels import ArcCosine, Kernel, NormalisedGaussian, NormalisedPolynomial
+from convdkm.kernels import KERNELS, Kernel
 from convdkm.model import DeepKernelMachine
 from convdkm.training.sinks import Level
 
@@ -66,22 +66,7 @@ def build_model(
 
 def build_kernel(config: ModelConfig) -> Kernel:
     """The kernel of every layer."""
-    if config.kernel == "arc-cosine":
-        return ArcCosine(
-            config.arccos_order,
-            weight_variance=config.weight_variance,
-            bias_variance=config.bias_variance,
-        )
-    given = [name for name in ("weight_variance", "bias_variance") if getattr(config, name)]
-    if given or config.arccos_order != 1:
-        names = " and ".join(given or ["arccos_order"])
-        raise InvalidInputError(
-            f"{names} belong{'s' * (len(given) < 2)} to the arc-cosine kernel, and the kernel is"
-            f" {config.kernel!r}; choose another preset, or leave them out"
-        )
-    if config.kernel == "normalised-polynomial":
-        return NormalisedPolynomial(config.polynomial)
-    return NormalisedGaussian(config.gamma)
+    return KERNELS.build(config.kernel, config.model_dump())
 
 
 def settled(config: RunConfig, data: Dataset, tell: Tell) -> RunConfig:

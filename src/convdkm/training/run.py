@@ -22,6 +22,7 @@ from convdkm.predicting.fold_whitening import folded_whitening
 from convdkm.predicting.predictor import Predictor
 from convdkm.prediction import ClassPrediction
 from convdkm.storage.files import read_json
+from convdkm.training import page
 from convdkm.training.batches import chosen_once, seed_of
 from convdkm.training.build import build_model
 from convdkm.training.checkpoint import (
@@ -228,9 +229,7 @@ class Run:
         Returns:
             The file.
         """
-        from convdkm.report.write import report_run
-
-        return report_run(self, output, data, images)
+        return page.writer(self, output, data, images)
 
 
 def load_to_go_on(

@@ -13,7 +13,7 @@ from sweep_folders import finish, planned
 from sweep_tasks import Here
 
 from convdkm.config import RunConfig
-from convdkm.lab.studies.folder import SweepFolder
+from convdkm.lab.studies.sweeps.folder import SweepFolder
 
 TINY = ["--dataset", "digits", "--preset", "quick", "--train-size", "60", "--inducing", "8,8"]
 
@@ -28,7 +28,7 @@ def narrow(monkeypatch):
 @pytest.fixture
 def here(monkeypatch):
     """Runs are made in this process."""
-    monkeypatch.setattr("convdkm.cli.sweeping.make_launcher", lambda **_: Here())
+    monkeypatch.setattr("convdkm.lab.studies.launchers.make_launcher", lambda *_, **__: Here())
 
 
 def test_a_sweep_from_plan_to_table(call, tmp_path, here):
@@ -185,7 +185,7 @@ def test_wrong_input_to_tables(fail, tmp_path):
 
 def test_tables_without_matplotlib(call, tmp_path, monkeypatch):
     planned(tmp_path, "likelihood")
-    monkeypatch.setattr("convdkm.cli.tabulating.find_spec", lambda name: None)
+    monkeypatch.setattr("convdkm.cli.tables.find_spec", lambda name: None)
     code, text, err = call("tables", tmp_path, "-f", "csv")
     assert code == 0
     assert text.startswith("table,category,row")

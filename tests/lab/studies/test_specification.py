@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.planning import Scale, settings
-from convdkm.lab.studies.specification import (
+from convdkm.lab.studies.sweeps.planning import Scale, settings
+from convdkm.lab.studies.sweeps.specification import (
     CATEGORIES,
     METRICS,
     Published,

@@ -7,6 +7,8 @@ import torch
 from brute_force import brute_matrix
 
 from convdkm.errors import InvalidInputError
+from convdkm.kernels import ArcCosine
+from convdkm.kernels.blocks import Scratch, Side
 from convdkm.lab.baselines.kernels import (
     Architecture,
     AveragePool,
@@ -23,7 +25,6 @@ from convdkm.lab.baselines.kernels import (
     residual,
 )
 from convdkm.lab.baselines.kernels import progress as progress_module
-from convdkm.lab.baselines.kernels.arccosine import relu_of_cosines_
 from convdkm.lab.baselines.kernels.progress import Progress, duration, size
 from convdkm.lab.baselines.kernels.stream import read_out
 from convdkm.runtime.memory import peak_memory
@@ -39,11 +40,16 @@ def test_arccosine_without_inverse_cosines(dtype, off):
     exact = cosines.to(torch.float64)
     angle = torch.atan2((1 - exact).mul(1 + exact).sqrt(), exact)
     expected = ((1 - exact).mul(1 + exact).sqrt() + (math.pi - angle) * exact) / math.pi
-    found = relu_of_cosines_(cosines.clone())
+
+    def relu(cosines):
+        unit = Side.of(torch.ones((), dtype=dtype))
+        return ArcCosine().core_(cosines.clone(), unit, unit, Scratch())
+
+    found = relu(cosines)
     assert float((found.to(torch.float64) - expected).abs().max()) < off
-    ends = relu_of_cosines_(torch.tensor([-1.0, 1.0], dtype=dtype))
+    ends = relu(torch.tensor([-1.0, 1.0], dtype=dtype))
     assert ends.tolist() == [0.0, 1.0]
-    beyond = relu_of_cosines_(torch.tensor([-1 - 1e-6, 1 + 1e-6], dtype=dtype))
+    beyond = relu(torch.tensor([-1 - 1e-6, 1 + 1e-6], dtype=dtype))
     assert beyond[0] == 0
     assert float(beyond[1]) == pytest.approx(1, abs=2e-6)
 

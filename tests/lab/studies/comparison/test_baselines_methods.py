@@ -11,7 +11,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.building import STEPS
 from convdkm.lab.baselines.methods import GROUPS, METHODS, NAMES, QUICK, chosen, method
 from convdkm.lab.baselines.setting import Setting
-from convdkm.lab.studies.specification import category
+from convdkm.lab.studies.sweeps.specification import category
 
 KERNELS = [each.name for each in METHODS if each.group == "kernels"]
 
@@ -141,4 +141,4 @@ def test_classes_are_there_by_name_and_nothing_slow_is_imported_for_a_list():
         "except AttributeError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "module 'convdkm.lab.baselines' has no attribute 'Nothing'\n"
+    assert done.stdout == "No convdkm.lab.baselines attribute Nothing\n"

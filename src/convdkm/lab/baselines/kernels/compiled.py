@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from convdkm.lab.baselines.kernels.arccosine import relu_of_cosines
-from convdkm.lab.baselines.kernels.layers import Conv, Nonlinearity, Relu
+from convdkm.kernels.blocks import Side
+from convdkm.lab.baselines.kernels.layers import Conv, Nonlinearity
 from convdkm.runtime.compiled import attempted
 
-OfRows = Callable[[Sequence[Tensor], Tensor, Tensor, Tensor, Tensor], Tensor]
-r"""Of the slabs of neighbouring rows ``(W, H', W', B)``, as many as the filter is high, with
-:math:`1/\sqrt a` and :math:`\sqrt a` of the left places of the middle one ``(W, 1, 1, 1)``,
-:math:`1/\sqrt b` and :math:`\sqrt b` of the right places ``(H', W', B)``: a new slab."""
+OfRows = Callable[[Sequence[Tensor], Side, Side], Tensor]
+"""Of the slabs of neighbouring rows ``(W, H', W', B)``, as many as the filter is high, with the
+variances of the left places of the middle one ``(W, 1, 1, 1)`` and of the right places
+``(H', W', B)``: a new slab."""
 
 SHAPES = 32
 """Each is compiled for itself; a Myrtle network has three."""
@@ -29,17 +29,11 @@ def compiled(conv: Conv | None, layer: Nonlinearity, dtype: torch.dtype) -> OfRo
 
     None, and a warning in the log, where nothing compiles.
     """
-    of_cosines = _of_relu(layer) if isinstance(layer, Relu) else _of_gaussian(layer.gamma)
+    kernel = layer.kernel
 
-    def of_rows(
-        rows: Sequence[Tensor],
-        left_inverse: Tensor,
-        left: Tensor,
-        right_inverse: Tensor,
-        right: Tensor,
-    ) -> Tensor:
+    def of_rows(rows: Sequence[Tensor], left: Side, right: Side) -> Tensor:
         slab = rows[0] if conv is None else convolved(rows, conv)
-        return of_cosines(slab * left_inverse * right_inverse) * (left * right)
+        return kernel.scaled(kernel.core(slab, left, right))
 
     def make() -> OfRows:
         apart: dict[str, Any] = {"recompile_limit": SHAPES, "isolate_recompiles": True}
@@ -47,7 +41,7 @@ def compiled(conv: Conv | None, layer: Nonlinearity, dtype: torch.dtype) -> OfRo
         slab = torch.zeros((3, 3, 3, 8), dtype=dtype)
         rows = [slab] * (1 if conv is None else conv.size)
         with torch.no_grad():
-            made(rows, slab[:, :1, :1, :1], slab[:, :1, :1, :1], slab[0], slab[0])
+            made(rows, Side.of(slab[:, :1, :1, :1]), Side.of(slab[0]))
         return made
 
     return attempted(make)
@@ -65,11 +59,3 @@ def convolved(rows: Sequence[Tensor], conv: Conv) -> Tensor:
                 total + around[along : along + width, down : down + height, along : along + other]
             )
     return total * (conv.weight_variance / conv.size**2) + conv.bias_variance
-
-
-def _of_relu(layer: Relu) -> Callable[[Tensor], Tensor]:
-    return lambda cosines: relu_of_cosines(cosines) * (layer.gain / 2)
-
-
-def _of_gaussian(gamma: float) -> Callable[[Tensor], Tensor]:
-    return lambda cosines: ((cosines - 1).clamp(max=0) * gamma).exp()

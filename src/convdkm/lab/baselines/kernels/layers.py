@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from convdkm.errors import InvalidInputError
+from convdkm.kernels import ArcCosine, Kernel, NormalisedGaussian
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,12 @@ class Relu:
     def __post_init__(self) -> None:
         _positive("gain of a ReLU", self.gain)
 
+    @property
+    def kernel(self) -> Kernel:
+        """As the kernel of a machine's layer."""
+        half = None if self.gain == 2 else self.gain / 2
+        return ArcCosine(weight_variance=half, learn=False)
+
 
 @dataclass(frozen=True)
 class Gaussian:
@@ -74,6 +81,11 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         _positive("gamma of a Gaussian nonlinearity", self.gamma)
+
+    @property
+    def kernel(self) -> Kernel:
+        """As the kernel of a machine's layer."""
+        return NormalisedGaussian(self.gamma)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from convdkm.lab.baselines.kernels.arccosine import relu_of_cosines_
+from convdkm.kernels.blocks import Scratch
 from convdkm.lab.baselines.kernels.compiled import OfRows, compiled
 from convdkm.lab.baselines.kernels.geometry import Geometry, Roots
 from convdkm.lab.baselines.kernels.layers import (
@@ -23,7 +23,6 @@ from convdkm.lab.baselines.kernels.layers import (
     Layer,
     LocalAverage,
     Nonlinearity,
-    Relu,
     Residual,
     Top,
 )
@@ -115,30 +114,19 @@ def _blur_weights(count: int, top: LocalAverage) -> Tensor:
 
 
 def _activated(slabs: Slabs, layer: Nonlinearity, roots: Roots) -> Slabs:
-    scratch: Tensor | None = None
+    kernel, scratch = layer.kernel, Scratch()
     for row, slab in enumerate(slabs):
-        roots.divide_(slab, row)
-        if isinstance(layer, Relu):
-            if scratch is None:
-                scratch = slab.new_empty((2, *slab.shape))
-            relu_of_cosines_(slab, scratch)
-            roots.multiply_(slab, row, layer.gain / 2)
-        else:
-            # Cosines are at most 1 but for rounding.
-            slab.sub_(1).clamp_(max=0).mul_(layer.gamma).exp_()
-            roots.multiply_(slab, row, 1.0)
-        yield slab
+        yield kernel.scaled(kernel.core_(slab, *roots.at(row), scratch))
 
 
 def _in_one_pass(slabs: Slabs, conv: Conv | None, roots: Roots, made: OfRows) -> Slabs:
     radius = 0 if conv is None else conv.size // 2
-    left, right = roots.left, roots.right
     outside: Tensor | None = None
     for row, held in _windows(slabs, radius):
         if outside is None:
             outside = torch.zeros_like(held[row])
         rows = [held.get(row + shift, outside) for shift in range(-radius, radius + 1)]
-        yield made(rows, left.inverse[row], left.root[row], right.inverse, right.root)
+        yield made(rows, *roots.at(row))
 
 
 def _convolved(slabs: Slabs, layer: Conv, geometry: Geometry) -> Slabs:
