@@ -16,7 +16,7 @@ import torch
 
 import convdkm as dkm
 from convdkm.config import Recipe
-from convdkm.layers.base import IdentityPlan
+from convdkm.ops.base import IdentityPlan
 from convdkm.training.batches import Batches
 from convdkm.training.checkpoint import CheckpointStore
 from convdkm.training.loop import Trainer

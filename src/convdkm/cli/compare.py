@@ -116,8 +116,6 @@ def compare(
     if list_methods:
         _show_methods()
         return
-    from convdkm.lab.studies.comparison.comparison import launcher_for
-    from convdkm.lab.studies.comparison.page import write_methods_page
     from convdkm.lab.studies.comparison.request import asked_for
     from convdkm.lab.studies.launchers import check_name
     from convdkm.lab.studies.rendering import check_format
@@ -142,6 +140,9 @@ def compare(
         test_size=test_size,
         image_size=image_size,
     )
+    from convdkm.lab.studies.comparison.comparison import launcher_for
+    from convdkm.lab.studies.comparison.page import write_methods_page
+
     folder = study.folder
     engine = launcher_for(
         launcher,

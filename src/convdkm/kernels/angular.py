@@ -23,6 +23,7 @@ from torch import Tensor
 
 from convdkm.kernels.base import OfOneNumber, Positive, derivative
 from convdkm.kernels.blocks import Partials, Scratch, Side
+from convdkm.layers.base import keeps
 
 
 class Angular(OfOneNumber):
@@ -80,6 +81,10 @@ class Angular(OfOneNumber):
         """κ and κ′, for kernels that have them cheaper together."""
         return self.of_cosine(cosine), self.slope(cosine)
 
+    @property
+    def grows_with_norm(self) -> bool:
+        return self.degree == 1 and not self.shift and keeps(self, Angular, "core", "variance")
+
     def factors(self) -> tuple[Positive | None, Positive | None]:
         return self.weight_variance, self.bias_variance
 
@@ -95,11 +100,12 @@ class Angular(OfOneNumber):
                 value = value * self.of_cosine(own.new_ones(()))
         return self.scaled(value)
 
-    def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
-        left, right = left.plus(self.shift), right.plus(self.shift)
+    def core(self, cross: Tensor, left: Side | None, right: Side) -> Tensor:
+        """See :meth:`convdkm.Kernel.core`; without ``left`` for points of norm one."""
+        left, right = left and left.plus(self.shift), right.plus(self.shift)
         value = self.of_cosine(_cosine(cross, left, right))
         for _ in range(self.degree):
-            value = value * (left.root * right.root)
+            value = value * (right.root if left is None else left.root * right.root)
         return value
 
     def core_(self, cross: Tensor, left: Side, right: Side, scratch: Scratch) -> Tensor:
@@ -125,10 +131,10 @@ class Angular(OfOneNumber):
         return Partials(value, slope, both * left.inverse.square(), both * right.inverse.square())
 
 
-def _inverse(left: Side, right: Side) -> Tensor:
-    return left.inverse * right.inverse
+def _inverse(left: Side | None, right: Side) -> Tensor:
+    return right.inverse if left is None else left.inverse * right.inverse
 
 
-def _cosine(cross: Tensor, left: Side, right: Side) -> Tensor:
+def _cosine(cross: Tensor, left: Side | None, right: Side) -> Tensor:
     """ρ; rounding may carry it a little beyond ±1."""
     return (cross * _inverse(left, right)).clamp(-1, 1)

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from convdkm.exact import Convolution
 from convdkm.kernels.blocks import Side
 from convdkm.lab.baselines.kernels import source
 from convdkm.lab.baselines.kernels.geometry import Apart, Geometry, Matched, Roots, Together
-from convdkm.lab.baselines.kernels.layers import Architecture, AveragePool, Conv
+from convdkm.lab.baselines.kernels.layers import Architecture, nonlinearities, side_of
 from convdkm.lab.baselines.kernels.profile import variance_maps
 from convdkm.lab.baselines.kernels.source import Course, Features
 from convdkm.lab.baselines.kernels.stream import Slabs, drawn_together, read_out, run, slab_bytes
+from convdkm.layers import AveragePool
 
 SLAB, JOINED_SLAB = 1 << 18, 1 << 17
 """Numbers in a slab: enough that calls cost little, few enough that slabs stay in cache. Compiled
@@ -88,7 +90,7 @@ class Tiles:
         self.course = Course.of(architecture)
         self.apart = self.course.pairs
         first = architecture.layers[:1]
-        patch = first[0].size ** 2 if first and isinstance(first[0], Conv) else 1
+        patch = first[0].window.count if first and isinstance(first[0], Convolution) else 1
         vectors = 3 * patch * channels * height * width * itemsize
         if self.apart:
             streamed = self._streamed_apart(itemsize)
@@ -112,7 +114,7 @@ class Tiles:
     def _streamed_apart(self, itemsize: int) -> int:
         height, width = self.space
         begun = 2 * width * height * width * itemsize
-        pools = [one.size for one in self.course.apart if isinstance(one, AveragePool)]
+        pools = [side_of(one) for one in self.course.apart if isinstance(one, AveragePool)]
         # Variances need the covariances that the first pooling leaves, all at once.
         begun += 3 * (height * width // pools[0] ** 2) ** 2 * itemsize if pools else 0
         streamed = slab_bytes(self.course.apart, self.space, itemsize, apart=True)
@@ -123,9 +125,8 @@ class Tiles:
         height, width = self.space
         for layer in self.architecture.layers:
             if isinstance(layer, AveragePool):
-                height, width = height // layer.size, width // layer.size
-            inside = Architecture("", (layer,), self.architecture.top).nonlinearities()
-            yield from ((height, width) for _ in inside)
+                height, width = height // side_of(layer), width // side_of(layer)
+            yield from ((height, width) for _ in nonlinearities((layer,)))
 
     def side(self, images: Tensor) -> Pictures:
         """Images with their variances, found a few at a time."""
@@ -183,7 +184,7 @@ class Tiles:
 
     def _kinds(self, after: Geometry) -> list[Geometry]:
         """The geometry of each nonlinearity: all pairs of places, and then ``after``."""
-        total = len(list(self.architecture.nonlinearities()))
+        total = len(list(nonlinearities(self.architecture.layers)))
         count = len(list(self.course.nonlinearities_apart())) if self.apart else 0
         return [Apart if index < count else after for index in range(total)]
 

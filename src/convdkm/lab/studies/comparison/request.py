@@ -5,20 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from convdkm.config import RunConfig
 from convdkm.data.registry import checked_dataset, is_known, locate
-from convdkm.data.whitening import chosen_whitening
 from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.methods import chosen, method
 from convdkm.lab.baselines.setting import Setting
-from convdkm.lab.studies.comparison.comparison import Comparison
 from convdkm.lab.studies.comparison.folder import ComparisonFolder, Scale
-from convdkm.lab.studies.comparison.images import check_sizes, load_images
 from convdkm.lab.studies.comparison.planning import product
-from convdkm.lab.studies.study import Tell
 from convdkm.presets import preset as preset_named
+
+if TYPE_CHECKING:
+    from convdkm.lab.studies.comparison.comparison import Comparison
+    from convdkm.lab.studies.study import Tell
 
 USUAL_SIZE = 1000
 
@@ -72,6 +72,10 @@ def asked_for(
         data_dir = str(Path(data_dir).expanduser().resolve())
     if is_known(dataset):
         locate(dataset, data_dir)
+    from convdkm.data.whitening import chosen_whitening
+    from convdkm.lab.studies.comparison.comparison import Comparison
+    from convdkm.lab.studies.comparison.images import check_sizes, load_images
+
     data = load_images(scale, data_dir, tell.say)
     numbers = check_sizes(data, wanted or [min(USUAL_SIZE, len(data.train_images))])
     kind = chosen_whitening(scale.whitening, numbers[0], data.image_shape, tell.warn)

@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from convdkm.gram import INDUCING_DTYPE
-from convdkm.layers.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
-from convdkm.layers.synchronise import mean_and_pull_back
 from convdkm.numerics import safe_divide
+from convdkm.ops.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
+from convdkm.ops.synchronise import mean_and_pull_back
 from convdkm.runtime.elementwise import PIECEWISE, Engine
 from convdkm.runtime.maps import as_rows, from_rows, product, summed_products
 
@@ -76,6 +76,12 @@ def predicted(
     return from_rows(it, white.shape[0], white.shape[2:]), tt.reshape(own.shape), mean
 
 
+def roots_and_shift(spread: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    r"""Σ and t such that :math:`|Q^TV - u| = |\Sigma V - t|`, for Q with orthogonal rows."""
+    roots = spread.square().sum(1).sqrt_()
+    return roots, None if shift is None else safe_divide(spread @ shift.to(spread.dtype), roots)
+
+
 class _Predicted(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917
@@ -94,10 +100,8 @@ class _Predicted(torch.autograd.Function):
         wide = spread.to(INDUCING_DTYPE)
         turned = shift
         if orthogonal:
-            roots = wide.square().sum(1).sqrt_()
-            narrow = roots.to(rows.dtype)
-            if shift is not None:
-                turned = safe_divide(wide @ shift.to(INDUCING_DTYPE), roots).to(rows.dtype)
+            roots, turned = roots_and_shift(wide, shift)
+            narrow, turned = roots.to(rows.dtype), None if turned is None else turned.to(rows.dtype)
             variance, residual = engine.diagonal_variance(rows, own, narrow, turned)
         else:
             narrow = wide.to(rows.dtype)

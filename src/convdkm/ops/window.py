@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from convdkm.errors import GramError, InvalidInputError
-from convdkm.layers.fork import every
 from convdkm.numerics import mix
+from convdkm.ops.fork import every
 from convdkm.runtime.maps import without_autocast
 
 Size = int | Sequence[int]

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from convdkm.layers.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
 from convdkm.numerics import (
     cholesky_factor,
     eigenvectors,
     gradient_of_factorised,
     inverse_of_lower,
 )
+from convdkm.ops.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64
