@@ -19,10 +19,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from convdkm.kernels.base import OfOneNumber, Positive, derivative
 from convdkm.kernels.blocks import Partials, Scratch, Side
+from convdkm.layers.base import keeps
 
 
 class Angular(OfOneNumber):
@@ -80,6 +82,12 @@ class Angular(OfOneNumber):
         """κ and κ′, for kernels that have them cheaper together."""
         return self.of_cosine(cosine), self.slope(cosine)
 
+    def slope_and_rest(self, cosine: Tensor) -> tuple[Tensor, Tensor]:
+        """κ′ and dκ − ρκ′, for kernels that have them cheaper together."""
+        value, slope = self.with_slope(cosine)
+        value = value if self.degree == 1 else value * self.degree
+        return slope, torch.addcmul(value, cosine, slope, value=-1)
+
     def factors(self) -> tuple[Positive | None, Positive | None]:
         return self.weight_variance, self.bias_variance
 
@@ -103,6 +111,8 @@ class Angular(OfOneNumber):
         return value
 
     def core_(self, cross: Tensor, left: Side, right: Side, scratch: Scratch) -> Tensor:
+        if not keeps(self, Angular, "core"):
+            return super().core_(cross, left, right, scratch)
         left, right = left.plus(self.shift), right.plus(self.shift)
         cosine = cross.mul_(left.inverse).mul_(right.inverse).clamp_(-1, 1)
         value = self.of_cosine_(cosine, scratch)
@@ -123,6 +133,27 @@ class Angular(OfOneNumber):
         for _ in range(1, self.degree):
             slope = slope * norm
         return Partials(value, slope, both * left.inverse.square(), both * right.inverse.square())
+
+    def pulled(
+        self, grad: Tensor, cross: Tensor, left: Side, right: Side
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if not keeps(self, Angular, "partials"):
+            return super().pulled(grad, cross, left, right)
+        left, right = left.plus(self.shift), right.plus(self.shift)
+        slope, rest = self.slope_and_rest(_cosine(cross, left, right))
+        # What belongs to a side alone is multiplied with the sums, or part of them.
+        powers = [side.root**self.degree for side in (left, right)]
+        one, other = (
+            p * s.inverse.square() / 2 for p, s in zip(powers, (left, right), strict=True)
+        )
+        weighted = grad * rest
+        by_left, by_right = (powers[1].mT @ weighted)[0], weighted @ powers[0][:, None]
+        by_cross = grad * slope
+        if not self.degree:
+            by_cross = by_cross * _inverse(left, right)
+        for _ in range(1, self.degree):
+            by_cross = by_cross * left.root * right.root
+        return by_cross, by_left * one, by_right * other
 
 
 def _inverse(left: Side, right: Side) -> Tensor:
