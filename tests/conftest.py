@@ -6,7 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from convdkm import cli
+import shape_checks
+
+shape_checks.install()
+
+from convdkm import cli  # noqa: E402
 
 DATA_FOLDER = Path(os.environ.get("CONVDKM_DATA", Path(__file__).parents[2] / "shared" / "data"))
 

@@ -10,9 +10,9 @@ from torch import nn
 
 import convdkm as dkm
 from convdkm.gram import INDUCING_DTYPE
-from convdkm.layers.base import IdentityPlan, LayerKL, Plan
-from convdkm.layers.conv import MixPlan
 from convdkm.numerics import mix
+from convdkm.ops.base import IdentityPlan, LayerKL, Plan
+from convdkm.ops.conv import MixPlan
 from convdkm.testing import (
     ConformanceError,
     check_kernel,

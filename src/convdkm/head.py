@@ -3,7 +3,7 @@ r"""The top of the machine: a sparse Gaussian process on the final Gram (appendi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,10 @@ from convdkm.errors import GramError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype, require_inducing
 from convdkm.numerics import explained, factorised, mix, standard_normal, whitened_kl
+from convdkm.ops.base import Operation
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,15 +29,15 @@ class Marginals:
         variance: ``(N, 1)`` where all outputs share it, else ``(N, outputs)``; never negative.
     """
 
-    mean: Tensor
-    variance: Tensor
+    mean: Float[Tensor, "N outputs"]
+    variance: Float[Tensor, " N #outputs"]
 
     @property
     def num_outputs(self) -> int:
         return self.mean.shape[1]
 
 
-class HeadPlan:
+class HeadPlan(Operation):
     """A head whose data-free part is worked out.
 
     Attributes:
@@ -43,7 +47,15 @@ class HeadPlan:
         spread: ``L⁻¹`` times a factor of A: ``(P, P)`` or ``(outputs, P, P)``.
     """
 
-    def __init__(self, kl: Tensor, whitening: Tensor | None, mean: Tensor, spread: Tensor) -> None:
+    first = "whitening"
+
+    def __init__(
+        self,
+        kl: Float[Tensor, " outputs"],
+        whitening: Float[Tensor, "P P"] | None,
+        mean: Float[Tensor, "outputs P"],
+        spread: Float[Tensor, "P P"] | Float[Tensor, "outputs P P"],
+    ) -> None:
         self.kl, self.whitening, self.mean, self.spread = kl, whitening, mean, spread
 
     def marginals(self, it: Tensor, tt: Tensor) -> Marginals:
@@ -62,12 +74,6 @@ class HeadPlan:
         else:
             learned = torch.einsum("np,opq->noq", white, spread).square().sum(2)
         return Marginals(mean, residual.unsqueeze(1) + learned)
-
-    def split(self) -> tuple[Tensor, HeadPlan] | None:
-        """As :meth:`convdkm.layers.Plan.split`."""
-        if self.whitening is None:
-            return None
-        return self.whitening, HeadPlan(self.kl, None, self.mean, self.spread)
 
 
 class GPHead(nn.Module):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,12 @@ from torch.nn import functional as F
 from convdkm.errors import InvalidInputError, NotFiniteError, NotPositiveDefiniteError
 from convdkm.runtime.tape import leaf
 
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
 _LOG = logging.getLogger(__name__)
+
+_POINT = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """Jitter tried by :func:`cholesky`, relative to the mean of the diagonal."""
@@ -30,7 +35,7 @@ SMALLEST_PIVOT = 1e-14
 """A squared pivot below this share of the mean of the diagonal counts as not positive."""
 
 
-def cholesky(matrix: Tensor, what: str) -> Tensor:
+def cholesky(matrix: Float[Tensor, "P P"], what: str) -> Float[Tensor, "P P"]:
     """Lower Cholesky factor of a symmetric positive definite matrix.
 
     Jitter is added only where it is needed, in steps that are bounded (:data:`JITTERS`), and
@@ -49,7 +54,9 @@ def cholesky(matrix: Tensor, what: str) -> Tensor:
     return cholesky_factor(matrix.detach(), what)
 
 
-def factorised(matrix: Tensor, what: str) -> tuple[Tensor, Tensor]:
+def factorised(
+    matrix: Float[Tensor, "P P"], what: str
+) -> tuple[Float[Tensor, "P P"], Float[Tensor, "P P"]]:
     r"""The factor L of :func:`cholesky` and its inverse, with one backward pass for both.
 
     With :math:`X = L^{-1}` and :math:`\Phi` taking the lower triangle and halving its diagonal,
@@ -77,8 +84,11 @@ class _Factorised(torch.autograd.Function):
 
 
 def gradient_of_factorised(
-    factor: Tensor, inverse: Tensor, by_factor: Tensor | None, by_inverse: Tensor | None
-) -> Tensor:
+    factor: Float[Tensor, "P P"],
+    inverse: Float[Tensor, "P P"],
+    by_factor: Float[Tensor, "P P"] | None,
+    by_inverse: Float[Tensor, "P P"] | None,
+) -> Float[Tensor, "P P"]:
     """The gradient by a matrix, from those by its factor and by the factor's inverse."""
     inner = torch.zeros_like(factor) if by_factor is None else factor.mT @ by_factor
     if by_inverse is not None:
@@ -89,7 +99,7 @@ def gradient_of_factorised(
 
 
 @leaf
-def cholesky_factor(matrix: Tensor, what: str) -> Tensor:
+def cholesky_factor(matrix: Float[Tensor, "P P"], what: str) -> Float[Tensor, "P P"]:
     """:func:`cholesky`, without a derivative."""
     if matrix.is_meta:
         return torch.linalg.cholesky_ex(matrix)[0]
@@ -120,33 +130,48 @@ def _is_sound(factor: Tensor, info: Tensor, mean: Tensor) -> bool:
     return bool((info == 0) & (pivot.square() > SMALLEST_PIVOT * mean))  # waits once
 
 
-def inverse_of_lower(factor: Tensor) -> Tensor:
+def inverse_of_lower(factor: Float[Tensor, "*batch P P"]) -> Float[Tensor, "*batch P P"]:
     """Inverse of a lower-triangular matrix."""
     identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     return torch.linalg.solve_triangular(factor, identity, upper=False)
 
 
 @leaf
-def eigenvectors(matrix: Tensor) -> Tensor:
+def eigenvectors(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
     """Of a symmetric matrix; not numbers where the matrix holds such, which is found out later."""
     if not matrix.is_meta and not bool(torch.isfinite(matrix.sum())):
         return torch.full_like(matrix, torch.nan)
     return torch.linalg.eigh(matrix)[1]
 
 
-def whiten(factor: Tensor, right: Tensor) -> Tensor:
+def square_root(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
+    """R with ``R Rᵀ = matrix``, for a symmetric matrix that has no negative eigenvalues."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors * values.clamp(min=0).sqrt()
+
+
+def whiten(
+    factor: Float[Tensor, "*#batch P P"], right: Float[Tensor, "*#batch P R"]
+) -> Float[Tensor, "*batch P R"]:
     """``factor⁻¹ right`` for a lower-triangular factor."""
     return torch.linalg.solve_triangular(factor, right, upper=False)
 
 
-def log_abs_det(square: Tensor, *, triangular: bool = False) -> Tensor:
+def log_abs_det(
+    square: Float[Tensor, "*batch P P"], *, triangular: bool = False
+) -> Float[Tensor, "*batch"]:
     """``log |det square|``, for one matrix or a batch of them."""
     if triangular:
         return square.diagonal(dim1=-2, dim2=-1).abs().log().sum(-1)
     return torch.linalg.slogdet(square).logabsdet
 
 
-def whitened_kl(spread: Tensor, mean: Tensor | None = None, *, triangular: bool = False) -> Tensor:
+def whitened_kl(
+    spread: Float[Tensor, "*#batch P P"],
+    mean: Float[Tensor, "*#batch P"] | None = None,
+    *,
+    triangular: bool = False,
+) -> Float[Tensor, "*batch"]:
     r"""KL divergence of a Gaussian in whitened coordinates from the standard normal.
 
     .. math:: D_{KL}(N(m, Q Q^T) \| N(0, I))
@@ -167,14 +192,18 @@ def whitened_kl(spread: Tensor, mean: Tensor | None = None, *, triangular: bool 
     return 0.5 * terms
 
 
-def gaussian_kl(covariance: Tensor, prior: Tensor) -> Tensor:
+def gaussian_kl(covariance: Float[Tensor, "P P"], prior: Float[Tensor, "P P"]) -> Float[Tensor, ""]:
     r""":math:`D_{KL}(N(0, G) \| N(0, K))` (Eq. 5) from the two matrices themselves."""
     factor = cholesky(covariance, "the covariance G")
     inverse = factorised(prior, "the prior covariance K")[1]
     return whitened_kl(inverse @ factor, triangular=True)
 
 
-def mix(matrix: Tensor, blocks: Tensor, offset: Tensor | None = None) -> Tensor:
+def mix(
+    matrix: Float[Tensor, "Q P"] | Float[Tensor, " P"] | Float[Tensor, ""],
+    blocks: Float[Tensor, "N P *space"],
+    offset: Float[Tensor, " Q"] | None = None,
+) -> Float[Tensor, "N Q *space"]:
     """Left-multiply the inducing axis of ``(N, P, *space)`` by a matrix ``(Q, P)``.
 
     A vector stands for a diagonal matrix, a number for a multiple of the identity. The matrix is
@@ -185,6 +214,8 @@ def mix(matrix: Tensor, blocks: Tensor, offset: Tensor | None = None) -> Tensor:
     if matrix.ndim < 2:
         return blocks * (matrix.reshape(-1, *(1,) * len(space)) if matrix.ndim else matrix)
     offset = None if offset is None else offset.to(blocks.dtype)
+    if space and torch.compiler.is_compiling():  # one operation, where a program is exported
+        return _POINT[len(space)](blocks, matrix.reshape(*matrix.shape, *(1,) * len(space)), offset)
     return F.linear(blocks.movedim(1, -1), matrix, offset).movedim(-1, 1).to(blocks.dtype)
 
 
@@ -197,12 +228,14 @@ def left_multiply(matrix: Tensor, other: Tensor) -> Tensor:
     return matrix * other if other.ndim == 1 else matrix @ other
 
 
-def explained(whitened: Tensor) -> Tensor:
+def explained(whitened: Float[Tensor, "N P *space"]) -> Float[Tensor, " N *space"]:
     """``|V|²``: squared norm over the inducing axis of ``(N, P, *space)``."""
     return whitened.square().sum(1)
 
 
-def pivoted_cholesky_order(features: Tensor, count: int) -> Tensor:
+def pivoted_cholesky_order(
+    features: Float[Tensor, "candidates M"], count: int
+) -> Int[Tensor, " count"]:
     r"""Indices of ``count`` rows that span the others best, chosen greedily.
 
     The pivots of a Cholesky factorisation of :math:`\Phi\Phi^T`: each is the row with the largest

@@ -13,6 +13,7 @@ from torch import Tensor
 from convdkm.errors import InvalidInputError
 
 if TYPE_CHECKING:
+    from jaxtyping import Float
     from typing_extensions import Self
 
 
@@ -25,8 +26,8 @@ class Prediction:
         variance: their variance, ``(N, 1)`` where all outputs share it, else ``(N, outputs)``.
     """
 
-    mean: Tensor
-    variance: Tensor
+    mean: Float[Tensor, "N outputs"]
+    variance: Float[Tensor, " N #outputs"]
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -55,8 +56,8 @@ class ClassPrediction(Prediction):
             likelihood does not define it.
     """
 
-    log_probs: Tensor
-    expected_entropy: Tensor | None
+    log_probs: Float[Tensor, "N classes"]
+    expected_entropy: Float[Tensor, " N"] | None
 
     @property
     def probs(self) -> Tensor:
@@ -108,7 +109,7 @@ class RealPrediction(Prediction):
         target_variance: variance of a target, noise included, ``(N, outputs)``.
     """
 
-    target_variance: Tensor
+    target_variance: Float[Tensor, "N outputs"]
 
     @property
     def entropy(self) -> Tensor:

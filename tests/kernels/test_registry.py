@@ -7,14 +7,19 @@ from typing import get_args
 import pytest
 
 import convdkm as dkm
-from convdkm.config import SECTION, ModelConfig, RunConfig
+from convdkm.config import SECTION, RunConfig
 from convdkm.kernels import KERNELS, KernelName
-from convdkm.training.build import build_kernel
+from convdkm.options import MachineOptions
+
+
+def first_kernel(**options):
+    machine = dkm.resnet(1, 3, (4,), (1,), **options)
+    return next(module for module in machine.modules() if isinstance(module, dkm.Kernel))
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_name_is_a_kernel_that_a_configuration_builds(name):
-    made = build_kernel(ModelConfig(kernel=name))
+    made = first_kernel(kernel=name)
     assert isinstance(made, dkm.Kernel)
     assert type(made).__name__ == KERNELS[name].place.partition(":")[2]
     assert getattr(dkm, type(made).__name__) is type(made)
@@ -22,7 +27,7 @@ def test_every_name_is_a_kernel_that_a_configuration_builds(name):
 
 
 def test_every_option_is_one_of_the_configuration():
-    fields = ModelConfig.model_fields
+    fields = MachineOptions.model_fields
     for name, option in KERNELS.options.items():
         assert SECTION[name] == "model"
         assert (fields[name].default, fields[name].description) == (
@@ -34,8 +39,8 @@ def test_every_option_is_one_of_the_configuration():
 
 
 def test_a_preset_of_another_kernel_does_not_stand_in_the_way():
-    config = ModelConfig(kernel="arc-cosine", polynomial=(1, 3), gamma=6)
-    assert isinstance(build_kernel(config), dkm.ArcCosine)
+    made = first_kernel(kernel="arc-cosine", polynomial=(1, 3), gamma=6)
+    assert isinstance(made, dkm.ArcCosine)
 
 
 def test_a_name_that_is_not_known():
@@ -44,6 +49,6 @@ def test_a_name_that_is_not_known():
 
 
 def test_names_and_options_are_known_without_torch():
-    code = "import sys, convdkm.config as c; assert 'torch' not in sys.modules; print(c.KERNELS)"
+    code = "import sys, convdkm.options as c; assert 'torch' not in sys.modules; print(c.KERNELS)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "arc-cosine" in done.stdout

@@ -9,7 +9,7 @@ import torch
 import convdkm as dkm
 from convdkm.kernels import pointwise
 from convdkm.predicting import load_predictor
-from convdkm.predicting.base import build
+from convdkm.predicting.describing import rebuilt
 from damage import rewrite
 
 
@@ -238,25 +238,9 @@ def test_kernels_of_earlier_files_are_read(name):
         "sum": (combined("FoldedSum", weights=list(weights)), several(dkm.Sum, weights)),
         "product": (combined("FoldedProduct"), several(dkm.Product, (1.0,) * 4)),
     }[name]
-    kernel = build(description, {})
+    kernel = rebuilt(description, {})
     left, right = torch.rand(2, 9).double() + 0.2
     cross = 0.7 * (left * right).sqrt()
     with torch.no_grad():
         torch.testing.assert_close(kernel.of(cross, left, right), expected.of(cross, left, right))
         torch.testing.assert_close(kernel.variance(left), expected.variance(left))
-
-
-def test_a_convolution_of_earlier_files_is_read():
-    predictor = machine(dkm.ArcCosine())[0].folded()
-    description, state = predictor.description(), predictor.state_dict()
-
-    def older(part):
-        if part["kind"] == "FoldedAngularConv":
-            inner = {key: each for key, each in part["parts"].items() if key != "kernel"}
-            return {**part, "kind": "FoldedReluConv", "parts": inner}
-        return {**part, "parts": {key: older(each) for key, each in part["parts"].items()}}
-
-    assert "FoldedReluConv" in str(older(description))
-    loaded = build(older(description), state)
-    images = torch.randn(3, 2, 6, 5)
-    torch.testing.assert_close(loaded.predict(images).mean, predictor.predict(images).mean)

@@ -9,9 +9,10 @@ import convdkm as dkm
 from convdkm.kernels.arccos import arccosine, relu, step
 from convdkm.kernels.blocks import Side
 from convdkm.kernels.pointwise import convolved, value_of_rows
-from convdkm.layers.predicted import Number, predicted
-from convdkm.layers.window import Window
 from convdkm.numerics import safe_sqrt
+from convdkm.ops.chain import Chain
+from convdkm.ops.predicted import Number, predicted
+from convdkm.ops.window import Window
 from convdkm.runtime import compiled, for_rows, maps
 from convdkm.runtime.elementwise import PIECEWISE, compiled_engine, engine
 
@@ -95,8 +96,9 @@ def check_kernel_and_convolution(kernel, dtype, stride=2, *, collinear=True, loo
     inputs += kernel.parameters()
 
     front = kernel.plan(inducing)
-    plan = front.joined(conv.plan(front.ii.detach()))
-    assert plan is not None
+    after = conv.plan(front.ii.detach())
+    plan = Chain([("kernel", front), ("conv", after)], after.ii, {})
+    assert len(plan.steps) == 1, "they are one operation"
     together = plan.data(it, tt)
     own = inducing.diagonal().to(dtype)[:, None, None]
     apart = conv.plan(front.ii.detach()).data(kernel.of(it, own, tt[:, None]), kernel.variance(tt))

@@ -3,14 +3,14 @@
 import pytest
 
 import convdkm as dkm
-from convdkm.config import ModelConfig
-from convdkm.training.build import build_model
+from convdkm.architectures import build_model
+from convdkm.options import MachineOptions
 
 SMALL = {"inducing": (4, 4), "blocks": (1,)}
 
 
 def kernels(**options):
-    machine = build_model(ModelConfig(**SMALL, **options), 1, 3)
+    machine = build_model(MachineOptions(**SMALL, **options), 1, 3)
     return [module for module in machine.modules() if isinstance(module, dkm.Kernel)]
 
 

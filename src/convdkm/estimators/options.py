@@ -7,24 +7,15 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
-import torch
-
 from convdkm.checks import check_choice
 from convdkm.config import Precision
 from convdkm.errors import InvalidInputError
 from convdkm.kernels import KERNELS, Kernel
 
-_LEARNED = {
-    "arc-cosine": "arc-cosine-learned",
-    "normalised-gaussian": "normalised-gaussian-learned",
-}
-
 
 def as_kernel(kernel: object) -> Kernel:
-    """A kernel given by its name or as itself; what those by name can learn, they do."""
-    if isinstance(kernel, Kernel):
-        return kernel
-    return KERNELS.build(_LEARNED.get(str(kernel), str(kernel)), {})
+    """A kernel given by its name or as itself."""
+    return kernel if isinstance(kernel, Kernel) else KERNELS.build(str(kernel), {})
 
 
 def as_integer(name: str, value: Any, least: int = 1) -> int:
@@ -61,7 +52,8 @@ def _one_nu(value: Any) -> float:
     return float(value)
 
 
-def as_dtype(precision: Any) -> torch.dtype:
-    """``"float32"`` or ``"float64"`` as PyTorch's type."""
+def as_precision(precision: Any) -> Precision:
+    """``"float32"`` or ``"float64"``."""
     check_choice("precision", precision, Precision)
-    return torch.float64 if precision == "float64" else torch.float32
+    chosen: Precision = precision
+    return chosen

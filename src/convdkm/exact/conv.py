@@ -28,8 +28,8 @@ from convdkm.layers import (
     VectorInput,
     Window,
 )
-from convdkm.layers.window import Padding, Size
 from convdkm.model import DeepKernelMachine, in_mode
+from convdkm.ops.window import Padding, Size
 
 BLOCK_ENTRIES = 2**24
 """Entries of the largest array, where :class:`ExactKernel` chooses the size of its blocks."""

@@ -88,6 +88,10 @@ class Angular(OfOneNumber):
         value = value if self.degree == 1 else value * self.degree
         return slope, torch.addcmul(value, cosine, slope, value=-1)
 
+    @property
+    def grows_with_norm(self) -> bool:
+        return self.degree == 1 and not self.shift and keeps(self, Angular, "core", "variance")
+
     def factors(self) -> tuple[Positive | None, Positive | None]:
         return self.weight_variance, self.bias_variance
 
@@ -103,21 +107,23 @@ class Angular(OfOneNumber):
                 value = value * self.of_cosine(own.new_ones(()))
         return self.scaled(value)
 
-    def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
-        left, right = left.plus(self.shift), right.plus(self.shift)
+    def core(self, cross: Tensor, left: Side | None, right: Side) -> Tensor:
+        """See :meth:`convdkm.Kernel.core`; without ``left`` for points of norm one."""
+        left, right = left and left.plus(self.shift), right.plus(self.shift)
         value = self.of_cosine(_cosine(cross, left, right))
         for _ in range(self.degree):
-            value = value * (left.root * right.root)
+            value = value * (right.root if left is None else left.root * right.root)
         return value
 
-    def core_(self, cross: Tensor, left: Side, right: Side, scratch: Scratch) -> Tensor:
-        if not keeps(self, Angular, "core"):
+    def core_(self, cross: Tensor, left: Side | None, right: Side, scratch: Scratch) -> Tensor:
+        if left is not None and not keeps(self, Angular, "core"):
             return super().core_(cross, left, right, scratch)
-        left, right = left.plus(self.shift), right.plus(self.shift)
-        cosine = cross.mul_(left.inverse).mul_(right.inverse).clamp_(-1, 1)
-        value = self.of_cosine_(cosine, scratch)
-        for _ in range(self.degree):
-            value.mul_(left.root).mul_(right.root)
+        sides = [side.plus(self.shift) for side in (left, right) if side is not None]
+        for side in sides:
+            cross.mul_(side.inverse)
+        value = self.of_cosine_(cross.clamp_(-1, 1), scratch)
+        for side in sides * self.degree:
+            value.mul_(side.root)
         return value
 
     def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
@@ -143,9 +149,8 @@ class Angular(OfOneNumber):
         slope, rest = self.slope_and_rest(_cosine(cross, left, right))
         # What belongs to a side alone is multiplied with the sums, or part of them.
         powers = [side.root**self.degree for side in (left, right)]
-        one, other = (
-            p * s.inverse.square() / 2 for p, s in zip(powers, (left, right), strict=True)
-        )
+        sides = zip(powers, (left, right), strict=True)
+        one, other = (power * side.inverse.square() / 2 for power, side in sides)
         weighted = grad * rest
         by_left, by_right = (powers[1].mT @ weighted)[0], weighted @ powers[0][:, None]
         by_cross = grad * slope
@@ -156,10 +161,10 @@ class Angular(OfOneNumber):
         return by_cross, by_left * one, by_right * other
 
 
-def _inverse(left: Side, right: Side) -> Tensor:
-    return left.inverse * right.inverse
+def _inverse(left: Side | None, right: Side) -> Tensor:
+    return right.inverse if left is None else left.inverse * right.inverse
 
 
-def _cosine(cross: Tensor, left: Side, right: Side) -> Tensor:
+def _cosine(cross: Tensor, left: Side | None, right: Side) -> Tensor:
     """ρ; rounding may carry it a little beyond ±1."""
     return (cross * _inverse(left, right)).clamp(-1, 1)

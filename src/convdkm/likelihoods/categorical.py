@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,11 +12,16 @@ from convdkm.checks import check_choice, check_positive
 from convdkm.choices import Expectation
 from convdkm.errors import InvalidInputError
 from convdkm.head import Marginals
-from convdkm.layers.synchronise import batch_noise
 from convdkm.likelihoods.base import Likelihood, check_labels
 from convdkm.likelihoods.softmax import NODES, NormalSoftmax
 from convdkm.numerics import safe_sqrt
+from convdkm.ops.synchronise import batch_noise
 from convdkm.prediction import ClassPrediction
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Int
+
+SAMPLES = "draws random samples; model.folded(deterministic=True) takes an integral in their place"
 
 
 class Categorical(Likelihood):
@@ -55,8 +60,9 @@ class Categorical(Likelihood):
         self.samples = default if samples is None else samples
         check_positive(samples=self.samples)
         self.softmax = NormalSoftmax(self.samples) if expectation == "nodes" else None
+        self.obstacle = SAMPLES if self.softmax is None else None
 
-    def functions(self, marginals: Marginals) -> Tensor:
+    def functions(self, marginals: Marginals) -> Float[Tensor, "N samples classes"]:
         """Random values of the top-layer functions, ``(N, samples, classes)``."""
         mean = marginals.mean.unsqueeze(1)
         noise = batch_noise((len(mean), self.samples, self.num_outputs), mean)
@@ -65,7 +71,9 @@ class Categorical(Likelihood):
     def check_targets(self, targets: Tensor, count: int) -> Tensor:
         return check_labels(targets, self.num_outputs, count)
 
-    def expected_log_prob(self, marginals: Marginals, targets: Tensor) -> Tensor:
+    def expected_log_prob(
+        self, marginals: Marginals, targets: Int[Tensor, " N"]
+    ) -> Float[Tensor, " N"]:
         if self.softmax is not None:
             normaliser = self.softmax.log_sum_exp(marginals.mean, marginals.variance)
         else:

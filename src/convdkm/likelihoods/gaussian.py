@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +13,13 @@ from convdkm.choices import GaussianExpectation
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.head import Marginals
-from convdkm.layers.synchronise import batch_noise
 from convdkm.likelihoods.base import Likelihood, check_labels
 from convdkm.numerics import safe_sqrt
+from convdkm.ops.synchronise import batch_noise
 from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
+
+if TYPE_CHECKING:
+    from jaxtyping import Float
 
 
 class Gaussian(Likelihood):
@@ -86,7 +90,9 @@ class Gaussian(Likelihood):
             raise InvalidInputError("some targets are NaN or infinite")
         return targets
 
-    def expected_log_prob(self, marginals: Marginals, targets: Tensor) -> Tensor:
+    def expected_log_prob(
+        self, marginals: Marginals, targets: Float[Tensor, "N outputs"]
+    ) -> Float[Tensor, " N"]:
         mean, variance = marginals.mean, marginals.variance
         targets, noise = targets.to(mean.dtype), self.noise.to(mean.dtype)
         if self.expectation == "closed-form":

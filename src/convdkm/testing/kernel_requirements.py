@@ -10,13 +10,11 @@ from torch import Tensor
 
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.kernels.base import Kernel
+from convdkm.testing.derivatives import gradient, require_derivative
 from convdkm.testing.outcome import require_close, require_finite, require_not_negative
 
 EQUAL = 1e-7
 """Allowed difference, relative to the largest entry: the root of an error of 1e-15 passes."""
-
-STEP = 1e-5
-"""Step of finite differences, relative to the argument."""
 
 DERIVATIVE = 1e-6
 """Allowed error of a finite difference, relative to the largest derivative."""
@@ -114,61 +112,14 @@ def positive_semidefinite_on_points(case: KernelCase) -> None:
 
 def derivatives_agree_with_differences(case: KernelCase) -> None:
     """Derivatives by every argument and every parameter are those of finite differences."""
-    kernel, arguments = case.kernel, case.regular()
-
-    def of(*values: Tensor) -> Tensor:
-        return kernel.of(*values)
-
-    for index, name in enumerate(("cross", "left", "right")):
-        _compare_derivative(of, arguments, index, f"of by {name}")
-    _compare_derivative(kernel.variance, arguments[1:2], 0, "variance by own")
-    for name, parameter in kernel.named_parameters():
-        _compare_parameter(lambda: kernel.of(*arguments), parameter, f"of by {name}")
-        _compare_parameter(lambda: kernel.variance(arguments[1]), parameter, f"variance by {name}")
-
-
-def _gradient(value: Tensor, source: Tensor) -> Tensor:
-    """Derivative of the sum of ``value``; zero where it does not depend on ``source``."""
-    if not value.requires_grad:
-        return torch.zeros_like(source)
-    (gradient,) = torch.autograd.grad(value.sum(), source, allow_unused=True)
-    return torch.zeros_like(source) if gradient is None else gradient
-
-
-def _compare_derivative(
-    function: Callable[..., Tensor], arguments: tuple[Tensor, ...], index: int, what: str
-) -> None:
-    def moved(by: float) -> Tensor:
-        values = list(arguments)
-        values[index] = values[index] + by
-        return function(*values).detach()
-
-    leaves = [value.clone() for value in arguments]
-    leaves[index].requires_grad_()
-    actual = _gradient(function(*leaves), leaves[index])
-    expected = (moved(STEP) - moved(-STEP)) / (2 * STEP)
-    _require_derivative(actual, expected, what)
-
-
-def _compare_parameter(value: Callable[[], Tensor], parameter: Tensor, what: str) -> None:
-    actual, expected = _gradient(value(), parameter).flatten(), []
-    for index in range(parameter.numel()):
-        sides = []
-        for by in (STEP, -STEP):
-            with torch.no_grad():
-                entry = parameter.view(-1)[index]
-                before = entry.clone()
-                entry += by
-                sides.append(value().sum())
-                entry.copy_(before)
-        expected.append((sides[0] - sides[1]) / (2 * STEP))
-    _require_derivative(actual, torch.stack(expected), what)
-
-
-def _require_derivative(actual: Tensor, expected: Tensor, what: str) -> None:
-    # The kernel's values are of order one, and so is the error of their differences over STEP.
-    what = f"the derivative of {what}, and finite differences"
-    require_close(actual, expected, DERIVATIVE, what, least_scale=1.0)
+    kernel = case.kernel
+    arguments = [value.clone().requires_grad_() for value in case.regular()]
+    named = zip(("cross", "left", "right"), arguments, strict=True)
+    for name, source in (*named, *kernel.named_parameters()):
+        require_derivative(lambda: kernel.of(*arguments), source, DERIVATIVE, f"of by {name}")
+    own = arguments[1]
+    for name, source in (("own", own), *kernel.named_parameters()):
+        require_derivative(lambda: kernel.variance(own), source, DERIVATIVE, f"variance by {name}")
 
 
 def finite_at_singular_points(case: KernelCase) -> None:
@@ -183,7 +134,7 @@ def finite_at_singular_points(case: KernelCase) -> None:
             require_finite(value, f"of ({name}, {dtype})")
             for leaf, argument in zip(leaves, ("cross", "left", "right"), strict=True):
                 what = f"the derivative of of by {argument} ({name}, {dtype})"
-                require_finite(_gradient(case.kernel.of(*leaves), leaf), what)
+                require_finite(gradient(case.kernel.of(*leaves), leaf), what)
 
 
 KERNEL_REQUIREMENTS: tuple[Callable[[KernelCase], None], ...] = (

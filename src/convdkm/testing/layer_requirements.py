@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,9 +11,11 @@ import torch
 from torch import Tensor
 
 from convdkm.gram import INDUCING_DTYPE, Gram
-from convdkm.layers.base import Layer, Plan
+from convdkm.layers.base import Layer
 from convdkm.numerics import cholesky, explained, mix, whiten
+from convdkm.ops.base import Plan
 from convdkm.testing.outcome import require, require_close, require_finite, require_not_negative
+from convdkm.testing.state_requirements import STATE_REQUIREMENTS, calling_changes_nothing
 
 PRECISE = 1e-9
 """Allowed difference in the inducing chain, relative to the largest entry."""
@@ -58,10 +59,21 @@ class Case:
     gram: Gram
     degenerate: Gram
     seed: int
+    noun = "layer"
 
     @property
     def tolerance(self) -> Tolerance:
         return TOLERANCES[self.gram.dtype]
+
+    @property
+    def tried(self) -> Layer:
+        return self.layer
+
+    def results(self, module: Layer) -> dict[str, Tensor]:
+        """The blocks of the output, and one number that depends on all that the plan gives."""
+        out = module(self.gram)
+        blocks = {f"block {name}": getattr(out, name) for name in ("ii", "it", "tt")}
+        return {**blocks, "the plan": _loss(module, self.gram)}
 
     def training_copy(self) -> Layer:
         """A copy in training mode, whose running statistics may change."""
@@ -100,13 +112,6 @@ def require_same(actual: Gram, expected: Gram, tolerance: float, what: str) -> N
     require_close(actual.ii, expected.ii, PRECISE, f"{what}, ii")
     require_close(actual.it, expected.it, tolerance, f"{what}, it")
     require_close(actual.tt, expected.tt, tolerance, f"{what}, tt")
-
-
-def require_identical(actual: Gram, expected: Gram, what: str) -> None:
-    """Raise if two Grams differ in any bit."""
-    for name in ("ii", "it", "tt"):
-        left, right = getattr(actual, name), getattr(expected, name)
-        require(torch.equal(left, right), f"{what}: block {name} is not identical")
 
 
 # -- the value of the output -------------------------------------------------------------------
@@ -227,23 +232,6 @@ def inducing_block_free_of_data(case: Case) -> None:
         require_close(case.layer(gram).ii, before, PRECISE, f"layer(gram).ii and plan.ii, {what}")
 
 
-def calling_changes_nothing(case: Case) -> None:
-    """Calling creates no parameter or buffer and changes none; in training, buffers may change."""
-    for mode, layer in (("evaluation", case.layer), ("training", case.training_copy())):
-        before = {name: value.detach().clone() for name, value in layer.state_dict().items()}
-        learned = {name for name, _ in layer.named_parameters()}
-        layer(case.gram)
-        _loss(layer, case.gram).detach()
-        after = layer.state_dict()
-        created, lost = after.keys() - before.keys(), before.keys() - after.keys()
-        require(not created, f"{mode}: calling the layer created {sorted(created)}")
-        require(not lost, f"{mode}: calling the layer removed {sorted(lost)}")
-        for name, value in before.items():
-            if mode == "evaluation" or name in learned:
-                same = torch.equal(after[name], value)
-                require(same, f"{mode}: calling the layer changed {name}")
-
-
 # -- plans -------------------------------------------------------------------------------------
 
 
@@ -331,33 +319,6 @@ def initialise_returns_output(case: Case) -> None:
     require_same(returned, layer(case.gram), case.tolerance.equal, what)
 
 
-def survives_copying(case: Case) -> None:
-    """A deep copy, and a fresh layer that loads the state_dict, give identical output."""
-    copied = copy.deepcopy(case.layer)
-    require_identical(copied(case.gram), case.output, "a deep copy")
-    loaded = copy.deepcopy(case.fresh).eval()
-    loaded.load_state_dict(case.layer.state_dict())
-    require_identical(loaded(case.gram), case.output, "a fresh layer with the state_dict loaded")
-
-
-def survives_pickling(case: Case) -> None:
-    """Pickled and unpickled, the layer gives identical output."""
-    unpickled = pickle.loads(pickle.dumps(case.layer))
-    require_identical(unpickled(case.gram), case.output, "the unpickled layer")
-
-
-def parameters_stay_float64(case: Case) -> None:
-    """Parameters are float64 and stay so, as do the results, whatever ``.to(dtype)`` is told."""
-    for dtype in (torch.float64, torch.float32):
-        moved = copy.deepcopy(case.layer).to(dtype)
-        for name, value in moved.state_dict().items():
-            if value.dtype.is_floating_point:
-                require(
-                    value.dtype == INDUCING_DTYPE, f"{name} is {value.dtype} after .to({dtype})"
-                )
-        require_identical(moved(case.gram), case.output, f"the layer after .to({dtype})")
-
-
 LAYER_REQUIREMENTS: tuple[Callable[[Case], None], ...] = (
     calling_changes_nothing,  # first, before anything else has called the layer
     returns_gram,
@@ -376,7 +337,5 @@ LAYER_REQUIREMENTS: tuple[Callable[[Case], None], ...] = (
     permutes_inducing,
     batch_independent,
     gradients_finite,
-    survives_copying,
-    survives_pickling,
-    parameters_stay_float64,
+    *STATE_REQUIREMENTS,
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class ConformanceError(AssertionError):
-    """A layer or a kernel breaks a requirement.
+    """A layer, a kernel or a likelihood breaks a requirement.
 
     Attributes:
         subject: the class that was checked.

@@ -20,7 +20,7 @@ from convdkm.exact import Convolution, ExactKernel, SpatialGram, propagate
 from convdkm.kernels import ArcCosine, Kernel, NormalisedGaussian
 from convdkm.layers import AveragePool, Flatten, GlobalAveragePool, Plan, Sequential, Skip, Window
 from convdkm.layers import Layer as AnyLayer
-from convdkm.predicting.kernels import described
+from convdkm.predicting.describing import described
 
 
 class LocalAverage(AnyLayer):

@@ -1,0 +1,354 @@
+"""What every likelihood must fulfil: one function for each requirement.
+
+The probability of targets given the functions needs no method of its own: it is the expectation
+under marginals without variance. So expectations and predictions can be compared with means over
+random values of the functions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+
+import torch
+from torch import Tensor
+
+from convdkm.errors import ConvDKMError
+from convdkm.head import Marginals
+from convdkm.likelihoods import Likelihood
+from convdkm.prediction import ClassPrediction, Prediction
+from convdkm.testing.derivatives import gradient, require_derivative
+from convdkm.testing.outcome import require, require_close, require_finite, require_not_negative
+from convdkm.testing.state_requirements import STATE_REQUIREMENTS, calling_changes_nothing
+
+EQUAL = {torch.float32: 1e-4, torch.float64: 1e-9}
+"""Allowed difference of two ways to the same result, relative to the largest entry."""
+
+DERIVATIVE = 1e-4
+"""Allowed error of a derivative, which may be an integral of its own, relative to the largest."""
+
+PAIRS, REPEATS, ERRORS = 256, 16, 6
+"""Pairs of opposite samples; calls of a likelihood that samples; standard errors allowed."""
+
+UNSURE = 0.2
+"""Relative error of a mean of probabilities, above which few of its samples make it: no measure."""
+
+
+@dataclass
+class LikelihoodCase:
+    """A likelihood with something to try it on.
+
+    Attributes:
+        fresh: a copy of the likelihood as the user gave it.
+        tried: the likelihood, in evaluation mode.
+        marginals: of the functions.
+        given: valid targets as a user gives them, one for every row of the marginals.
+        invalid: targets that are to be refused.
+        approximation: error that expectations and predictions may have, in nats.
+        seed: of all random numbers.
+    """
+
+    fresh: Likelihood
+    tried: Likelihood
+    marginals: Marginals
+    given: Tensor
+    invalid: Sequence[Tensor]
+    approximation: float
+    seed: int
+    noun = "likelihood"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.marginals.mean.dtype
+
+    @property
+    def targets(self) -> Tensor:
+        """The targets in their canonical form."""
+        return self.tried.check_targets(self.given, len(self.given))
+
+    def expectation(
+        self,
+        marginals: Marginals | None = None,
+        targets: Tensor | None = None,
+        likelihood: Likelihood | None = None,
+    ) -> Tensor:
+        """The expected log-likelihood; whoever samples gets the same random numbers every time."""
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(self.seed)
+            return (likelihood or self.tried).expected_log_prob(
+                marginals or self.marginals, self.targets if targets is None else targets
+            )
+
+    def prediction(
+        self, marginals: Marginals | None = None, likelihood: Likelihood | None = None
+    ) -> Prediction:
+        """The prediction, likewise."""
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(self.seed)
+            return (likelihood or self.tried).predict(marginals or self.marginals)
+
+    def results(self, module: Likelihood) -> dict[str, Tensor]:
+        """The expectation, and every tensor of the prediction."""
+        prediction = self.prediction(likelihood=module)
+        parts = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
+        tensors = {f"prediction.{name}": part for name, part in parts.items() if part is not None}
+        return {"the expectation": self.expectation(likelihood=module), **tensors}
+
+    def samples(self, targets: Tensor) -> Tensor:
+        """log P(y|f) at pairs of random functions that mirror each other, ``(2, PAIRS, N)``."""
+        generator = torch.Generator().manual_seed(self.seed)
+        mean, deviation = self.marginals.mean, self.marginals.variance.sqrt()
+        noise = torch.randn((PAIRS, *mean.shape), generator=generator, dtype=mean.dtype)
+        functions = (mean + deviation * torch.stack([noise, -noise])).flatten(0, 2)
+        certain = Marginals(functions, torch.zeros_like(functions[:, :1]))
+        repeated = targets.repeat(2 * PAIRS, *(1,) * (targets.ndim - 1))
+        return self.expectation(certain, repeated).detach().reshape(2, PAIRS, -1)
+
+    def candidates(self) -> list[Tensor]:
+        """The targets; those of classes as all the first class, all the second class, ..."""
+        prediction = self.prediction()
+        if not isinstance(prediction, ClassPrediction):
+            return [self.given]
+        return [torch.full_like(self.given, c) for c in range(prediction.log_probs.shape[1])]
+
+
+def mean_and_error(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Of repeated values, ``(repeats, N)``: their mean, and its standard error."""
+    return values.mean(0), values.std(0) / len(values) ** 0.5
+
+
+def require_within(actual: Tensor, expected: Tensor, allowed: Tensor, what: str) -> None:
+    """Raise if two tensors differ by more than ``allowed`` anywhere."""
+    beyond = (actual - expected).abs() - allowed
+    worst = int(beyond.argmax())
+    require(
+        bool(beyond.flatten()[worst] <= 0),
+        f"{what}: they are {float(actual.flatten()[worst]):.6g} and"
+        f" {float(expected.flatten()[worst]):.6g}, allowed difference"
+        f" {float(allowed.flatten()[worst]):.3g}",
+    )
+
+
+# -- targets -----------------------------------------------------------------------------------
+
+
+def checks_targets(case: LikelihoodCase) -> None:
+    """``check_targets`` returns one row for every target."""
+    require(isinstance(case.targets, Tensor), "check_targets returns no tensor")
+    count, rows = len(case.given), len(case.targets)
+    require(rows == count, f"check_targets makes {rows} rows of {count} targets")
+
+
+def refuses_targets(case: LikelihoodCase) -> None:
+    """Targets that are too few, and those said to be invalid, raise one of convdkm's errors."""
+    count = len(case.given)
+    wrong = [("one target too few", case.given[1:])]
+    wrong += [(f"invalid[{index}]", targets) for index, targets in enumerate(case.invalid)]
+    for what, targets in wrong:
+        try:
+            case.tried.check_targets(targets, count)
+        except ConvDKMError:
+            continue
+        require(False, f"check_targets accepts {what}")
+
+
+# -- values ------------------------------------------------------------------------------------
+
+
+def returns_expectations(case: LikelihoodCase) -> None:
+    """``expected_log_prob`` is one finite number for every target, in the dtype of the marginals.
+
+    Also where there is no variance, or much, and where means are far from zero.
+    """
+    for what, marginals in _extremes(case):
+        value, count = case.expectation(marginals), len(case.given)
+        require(value.shape == (count,), f"{what}: shape {tuple(value.shape)}, not ({count},)")
+        require(value.dtype == case.dtype, f"{what}: {case.dtype} came in, {value.dtype} came out")
+        require_finite(value, f"expected_log_prob ({what})")
+
+
+def returns_prediction(case: LikelihoodCase) -> None:
+    """``predict`` gives a Prediction with mean and variance of the functions, and ``log_prob``."""
+    for what, marginals in _extremes(case):
+        prediction = case.prediction(marginals)
+        kind = type(prediction).__name__
+        require(isinstance(prediction, Prediction), f"it gives a {kind}, not a Prediction")
+        for name in ("mean", "variance"):
+            expected = getattr(marginals, name).expand_as(marginals.mean)
+            actual = getattr(prediction, name).expand_as(marginals.mean)
+            both = f"{what}: prediction.{name} and marginals.{name}"
+            require_close(actual, expected, EQUAL[case.dtype], both)
+        value = prediction.log_prob(case.given)
+        require(value.shape == (len(case.given),), f"{what}: log_prob has {tuple(value.shape)}")
+        require_finite(value, f"prediction.log_prob ({what})")
+
+
+def normalised(case: LikelihoodCase) -> None:
+    """Probabilities of classes are not negative, and their sum is 1."""
+    prediction = case.prediction()
+    if isinstance(prediction, ClassPrediction):
+        total = prediction.probs.sum(1)
+        what = "the sum of the probabilities of all classes, and 1"
+        require_close(total, torch.ones_like(total), EQUAL[case.dtype], what)
+        require_not_negative(prediction.probs.detach(), 0.0, "the probability of a class")
+
+
+def expectation_is_the_mean(case: LikelihoodCase) -> None:
+    """``expected_log_prob`` is the mean of log P(y|f) over random functions f."""
+    expected, error = mean_and_error(case.samples(case.targets).mean(0))
+    calls = []
+    for repeat in range(REPEATS):
+        calls.append(replace(case, seed=case.seed + repeat).expectation().detach())
+    actual, noise = mean_and_error(torch.stack(calls))
+    allowed = case.approximation + ERRORS * (error.square() + noise.square()).sqrt()
+    what = "expected_log_prob, and the mean of log P(y|f) over samples of f"
+    require_within(actual, expected, allowed + EQUAL[case.dtype] * expected.abs(), what)
+
+
+def prediction_is_the_mean(case: LikelihoodCase) -> None:
+    """The predictive distribution is the mean of P(y|f) over random functions f.
+
+    That of classes is then divided by its sum over them, which is 1 unless P(y|f) is the density
+    of something else, such as a code.
+    """
+    candidates, logs, errors = case.candidates(), [], []
+    for given in candidates:
+        samples = case.samples(case.tried.check_targets(given, len(given)))
+        top = samples.amax((0, 1))
+        mean, error = mean_and_error((samples - top).exp().mean(0))
+        logs.append(mean.log() + top)
+        errors.append(error / mean)
+    expected, error = torch.stack(logs), torch.stack(errors)
+    if len(candidates) > 1:
+        expected, error = expected.log_softmax(0), error + error.amax(0)
+    calls = []
+    for repeat in range(REPEATS):
+        prediction = replace(case, seed=case.seed + repeat).prediction()
+        calls.append(torch.stack([prediction.log_prob(given).detach() for given in candidates]))
+    actual, noise = mean_and_error(torch.stack(calls))
+    # Random predictions of few samples are off in their logarithm: by half their squared error.
+    skewed = torch.stack(calls).var(0)
+    allowed = case.approximation + skewed + ERRORS * (error.square() + noise.square()).sqrt()
+    allowed = allowed.masked_fill(error > UNSURE, torch.inf)
+    what = "prediction.log_prob, and the logarithm of the mean of P(y|f) over samples of f"
+    require_within(actual, expected, allowed + EQUAL[case.dtype] * expected.abs(), what)
+
+
+# -- what the values may depend on -------------------------------------------------------------
+
+
+def batch_independent(case: LikelihoodCase) -> None:
+    """An image alone, or among others in another order, gives what it gives in the batch."""
+    count, tolerance = len(case.given), EQUAL[case.dtype]
+    expected, density = case.expectation(), case.prediction().log_prob(case.given)
+    orders = [("alone", torch.tensor([index])) for index in range(count)]
+    for what, rows in [*orders, ("in another order", torch.arange(count).roll(1))]:
+        part = Marginals(case.marginals.mean[rows], case.marginals.variance[rows])
+        value = case.expectation(part, case.targets[rows])
+        require_close(value, expected[rows], tolerance, f"expectations of images {what}")
+        value = case.prediction(part).log_prob(case.given[rows])
+        require_close(value, density[rows], tolerance, f"predictions of images {what}")
+
+
+def permutes_outputs(case: LikelihoodCase) -> None:
+    """Outputs in another order, and targets likewise, give the same."""
+    order = torch.arange(case.tried.num_outputs).roll(1)
+    mean, variance = case.marginals.mean[:, order], case.marginals.variance
+    moved = Marginals(mean, variance if variance.shape[1] == 1 else variance[:, order])
+    given = case.given[:, order] if case.given.ndim > 1 else order.argsort()[case.given.long()]
+    targets, tolerance = case.tried.check_targets(given, len(given)), EQUAL[case.dtype]
+    value = case.expectation(moved, targets)
+    require_close(value, case.expectation(), tolerance, "expectations of permuted outputs")
+    value, expected = (
+        case.prediction(moved).log_prob(given),
+        case.prediction().log_prob(case.given),
+    )
+    require_close(value, expected, tolerance, "predictions of permuted outputs")
+
+
+def single_precision_follows(case: LikelihoodCase) -> None:
+    """In float32 expectations and predictions are, to rounding, those of float64."""
+    single, double = (
+        replace(case, marginals=Marginals(case.marginals.mean.to(t), case.marginals.variance.to(t)))
+        for t in (torch.float32, torch.float64)
+    )
+    tolerance = EQUAL[torch.float32]
+    for what, one, other in (
+        ("expectations", single.expectation(), double.expectation()),
+        (
+            "predictions",
+            single.prediction().log_prob(case.given),
+            double.prediction().log_prob(case.given),
+        ),
+    ):
+        both = f"{what} in float32 and float64"
+        require_close(one.double(), other, tolerance, both, least_scale=1.0)
+
+
+def follows_its_device(case: LikelihoodCase) -> None:
+    """Moved to another device, with its data, it works there: tried on ``meta``, without numbers.
+
+    So every tensor that it keeps is a parameter or a buffer, and no value is looked at.
+    """
+    moved = copy.deepcopy(case.tried).to("meta")
+    marginals = Marginals(case.marginals.mean.to("meta"), case.marginals.variance.to("meta"))
+    expectation = moved.expected_log_prob(marginals, case.targets.to("meta"))
+    require(expectation.is_meta, f"expected_log_prob is on {expectation.device}, not on meta")
+    mean = moved.predict(marginals).mean
+    require(mean.is_meta, f"the prediction is on {mean.device}, not on meta")
+
+
+# -- derivatives -------------------------------------------------------------------------------
+
+
+def derivatives_agree_with_differences(case: LikelihoodCase) -> None:
+    """Derivatives by mean, variance and every parameter are those of finite differences."""
+    mean = case.marginals.mean.double().requires_grad_()
+    variance = case.marginals.variance.double().requires_grad_()
+    sources = {"mean": mean, "variance": variance, **dict(case.tried.named_parameters())}
+    for name, source in sources.items():
+        what = f"expected_log_prob by {name}"
+        require_derivative(
+            lambda: case.expectation(Marginals(mean, variance)), source, DERIVATIVE, what
+        )
+
+
+def gradients_finite(case: LikelihoodCase) -> None:
+    """They are finite, also where there is no variance, or much, or means are far from zero."""
+    for what, marginals in _extremes(case):
+        mean, variance = (
+            tensor.clone().requires_grad_() for tensor in (marginals.mean, marginals.variance)
+        )
+        parameters = dict(case.tried.named_parameters())
+        for name, source in {"mean": mean, "variance": variance, **parameters}.items():
+            found = gradient(case.expectation(Marginals(mean, variance)), source)
+            require_finite(found, f"the gradient by {name} ({what})")
+
+
+def _extremes(case: LikelihoodCase) -> Iterator[tuple[str, Marginals]]:
+    """The marginals of a case, and some that are extreme."""
+    mean, variance = case.marginals.mean, case.marginals.variance
+    yield "random marginals", case.marginals
+    yield "no variance", Marginals(mean, torch.zeros_like(variance))
+    yield "100 times the variance", Marginals(mean, 100 * variance)
+    yield "20 times the mean", Marginals(20 * mean, variance)
+
+
+LIKELIHOOD_REQUIREMENTS: tuple[Callable[[LikelihoodCase], None], ...] = (
+    checks_targets,
+    refuses_targets,
+    calling_changes_nothing,
+    returns_expectations,
+    returns_prediction,
+    normalised,
+    batch_independent,
+    permutes_outputs,
+    expectation_is_the_mean,
+    prediction_is_the_mean,
+    single_precision_follows,
+    follows_its_device,
+    gradients_finite,
+    derivatives_agree_with_differences,
+    *STATE_REQUIREMENTS,
+)
