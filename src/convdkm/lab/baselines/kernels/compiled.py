@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 from convdkm.lab.baselines.kernels.arccosine import relu_of_cosines
 from convdkm.lab.baselines.kernels.layers import Conv, Nonlinearity, Relu
 from convdkm.runtime.compiled import attempted
+from convdkm.runtime.for_rows import apart
 
 OfRows = Callable[[Sequence[Tensor], Tensor, Tensor, Tensor, Tensor], Tensor]
 r"""Of the slabs of neighbouring rows ``(W, H', W', B)``, as many as the filter is high, with
@@ -42,8 +42,7 @@ def compiled(conv: Conv | None, layer: Nonlinearity, dtype: torch.dtype) -> OfRo
         return of_cosines(slab * left_inverse * right_inverse) * (left * right)
 
     def make() -> OfRows:
-        apart: dict[str, Any] = {"recompile_limit": SHAPES, "isolate_recompiles": True}
-        made: OfRows = torch.compile(of_rows, dynamic=False, **apart)
+        made: OfRows = torch.compile(of_rows, dynamic=False, **apart(SHAPES))
         slab = torch.zeros((3, 3, 3, 8), dtype=dtype)
         rows = [slab] * (1 if conv is None else conv.size)
         with torch.no_grad():
