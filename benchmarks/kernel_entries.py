@@ -58,7 +58,8 @@ class Ours:
     def __init__(self, name: str, arguments: argparse.Namespace, *, compiled: bool) -> None:
         import torch
 
-        from convdkm.lab.baselines.kernels import Flatten, NNGPKernel, myrtle, plain, residual
+        from convdkm.lab.baselines.kernels import NNGPKernel, myrtle, plain, residual
+        from convdkm.layers import Flatten
 
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         made = {

@@ -16,7 +16,7 @@ import os
 import time
 from pathlib import Path
 
-from convdkm.cli.settings import given_options
+from convdkm.cli.inputs import given_options
 from convdkm.config import RunConfig
 from convdkm.presets import preset
 from convdkm.training import MemorySink

@@ -17,7 +17,7 @@ from statistics import mean
 from typing import Any
 
 from convdkm.config import RunConfig
-from convdkm.lab.studies.figures.style import PUBLISHED, explain, figure
+from convdkm.lab.studies.style import PUBLISHED, explain, figure
 from convdkm.training.sinks import read_csv
 
 FIGURES = {

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from convdkm.presets import preset
-from convdkm.training.fit import Session
+from convdkm.training.session import prepared
 from convdkm.training.world import World
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     arguments = parser.parse_args()
 
     config = preset(arguments.preset).config(arguments.dataset, data_dir=arguments.data_dir)
-    trainer = Session(config, None, World()).trainer
+    trainer = prepared(config, None, World()).trainer
     loading, stepping = [], []
     batches = trainer.batches.epoch(0)
     for _ in range(arguments.steps):

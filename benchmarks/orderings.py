@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from convdkm.lab.studies.results import Block, Cell, Results
-from convdkm.lab.studies.specification import METRICS
 from convdkm.lab.studies.statistics import LEVEL, Summary, p_different, similar_to_best
+from convdkm.lab.studies.sweeps.results import Block, Cell, Results
+from convdkm.lab.studies.sweeps.specification import METRICS
 
 
 def verdict(ours: float, p_ours: float, theirs: float, p_theirs: float) -> str:

@@ -7,6 +7,8 @@ The convention of the stored kernels:
 * a convolution averages over its ``D`` filter positions, with zeros outside the image:
   ``G'[i, s, j, r] = 1/D sum_d G[i, s + d, j, r + d]`` (always divided by ``D``, borders too);
 * the ReLU is the arc-cosine kernel of order 1 normalised so that ``k(x, x) = G_xx``;
+* ``erf`` is the kernel of that function, as neural-tangents has it, and ``leaky`` that of the leaky
+  ReLU of slope 0.3, normalised so that ``k(x, x) = G_xx``;
 * the top is either ``flatten``, ``1/S sum_s G[i, s, j, s]``, or ``gap`` (global average pooling),
   ``1/S^2 sum_{s, r} G[i, s, j, r]``.
 
@@ -32,6 +34,7 @@ import numpy as np
 DEFAULT_OUTPUT = Path(__file__).resolve().parents[1] / "tests" / "golden" / "nngp.npz"
 SEED = 0
 RBF_GAMMA = 0.5
+LEAK = 0.3
 RTOL = 1e-11
 ATOL = 1e-12
 
@@ -75,6 +78,24 @@ def arccos1(gram: np.ndarray) -> np.ndarray:
     cos, norm = cosine_and_norm(gram)
     theta = np.arccos(cos)
     return norm * (np.sin(theta) + (np.pi - theta) * cos) / np.pi
+
+
+def erf(gram: np.ndarray) -> np.ndarray:
+    """``E[erf(u) erf(v)]``: ``2/pi asin(2 G_ab / sqrt((1 + 2 G_aa) (1 + 2 G_bb)))``."""
+    rows = int(np.sqrt(gram.size))
+    flat = gram.reshape(rows, rows)
+    own = 1 + 2 * np.diag(flat)
+    return (2 / np.pi * np.arcsin(2 * flat / np.sqrt(np.outer(own, own)))).reshape(gram.shape)
+
+
+def leaky(gram: np.ndarray) -> np.ndarray:
+    """``E[f(u) f(v)]`` with ``f(u) = max(u, 0) + LEAK min(u, 0)``, times ``2 / (1 + LEAK^2)``."""
+    cos, norm = cosine_and_norm(gram)
+    theta = np.arccos(cos)
+    # Of the products of f(u) and f(v), those of equal signs, and those of opposite ones.
+    equal = norm * (np.sin(theta) + (np.pi - theta) * cos) / (2 * np.pi)
+    opposite = norm * (np.sin(theta) - theta * cos) / (2 * np.pi)
+    return 2 / (1 + LEAK**2) * ((1 + LEAK**2) * equal - 2 * LEAK * opposite)
 
 
 def rbf(gram: np.ndarray, gamma: float) -> np.ndarray:
@@ -173,6 +194,16 @@ def image_cases(stax: types.ModuleType) -> list[Case]:
             [conv(), relu, stax.AvgPool((2, 2), (2, 2)), conv(2)],
             lambda g: conv3x3(avg_pool2(arccos1(conv3x3(g)))),
         ),
+        "conv_erf_conv": (
+            "even",
+            [conv(), stax.Erf(), conv()],
+            lambda g: conv3x3(erf(conv3x3(g))),
+        ),
+        "conv_leaky_conv": (
+            "even",
+            [conv(), stax.LeakyRelu(LEAK), conv(2 / (1 + LEAK**2))],
+            lambda g: conv3x3(leaky(conv3x3(g))),
+        ),
         "residual": ("even", [conv(), block], lambda g: residual(conv3x3(g))),
     }
     tops = {
@@ -208,6 +239,25 @@ def vector_cases(stax: types.ModuleType) -> list[Case]:
         ),
         Case("vec_arccos0", "vector", [first, sign, after_sign], arccos0),
         Case("vec_sign", "vector", [first, sign], lambda g: 2 * arccos0(g) - 1),
+        Case("vec_erf", "vector", [first, stax.Erf(), first], erf),
+        Case(
+            "vec_erf_depth3",
+            "vector",
+            [first] + [stax.Erf(), first] * 3,
+            lambda g: erf(erf(erf(g))),
+        ),
+        Case(
+            "vec_leaky",
+            "vector",
+            [first, stax.LeakyRelu(LEAK), stax.Dense(1, W_std=(2 / (1 + LEAK**2)) ** 0.5)],
+            leaky,
+        ),
+        Case(
+            "vec_abs",
+            "vector",
+            [first, stax.ABRelu(-1, 1), first],
+            lambda g: 2 * arccos1(g) - g,
+        ),
         Case("vec_rbf", "vector", [first, stax.Rbf(RBF_GAMMA)], lambda g: rbf(g, RBF_GAMMA)),
     ]
 

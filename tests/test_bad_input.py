@@ -674,17 +674,20 @@ BAD_OPTIONS = {
     "no stages": (lambda: dkm.resnet(1, 3, (), ()), ["each stage", "got 0, 0 and"]),
     "stages": (lambda: dkm.resnet(1, 3, (4, 4), (1,)), ["each stage", "got 2, 1 and 1"]),
     "strides": (lambda: dkm.resnet(1, 3, (4,), (1,), strides=(1, 2)), ["got 1, 1 and 2"]),
-    "stage points": (lambda: dkm.resnet(1, 3, (0,), (1,)), ["inducing (0,)", "positive"]),
-    "stage blocks": (lambda: dkm.resnet(1, 3, (4,), (0,)), ["blocks (0,)", "positive"]),
+    "stage points": (lambda: dkm.resnet(1, 3, (0,), (1,)), ["inducing must be above 0", "got 0"]),
+    "stage blocks": (lambda: dkm.resnet(1, 3, (4,), (0,)), ["blocks must be above 0", "got 0"]),
     "top": (
         lambda: small_resnet(top="max"),
-        ["top must be one of 'gap', 'linear', 'gap+mix', 'linear+mix'", "'max'"],
+        ["top must be 'gap', 'linear', 'gap+mix' or 'linear+mix'", "'max'"],
     ),
-    "resnet nu": (lambda: small_resnet(nu=-1.0), ["nu must lie", "-1.0"]),
-    "resnet kernel": (lambda: small_resnet(kernel="relu"), ["takes layers", "'kernel' is a str"]),
+    "resnet nu": (lambda: small_resnet(nu=-1.0), ["nu must be at least 0", "-1.0"]),
+    "resnet kernel": (
+        lambda: small_resnet(kernel="relu"),
+        ["kernel must be 'arc-cosine'", "'relu'"],
+    ),
     "resnet likelihood": (
         lambda: small_resnet(likelihood="poisson"),
-        ["'categorical', 'gaussian' or a Likelihood", "'poisson'"],
+        ["likelihood must be 'categorical' or 'gaussian'", "'poisson'"],
     ),
     "resnet expectation": (
         lambda: small_resnet(likelihood=dkm.Categorical(3), samples=10),
@@ -692,7 +695,7 @@ BAD_OPTIONS = {
     ),
     "resnet samples": (
         lambda: small_resnet(likelihood="gaussian", samples=0),
-        ["samples", "positive", "0"],
+        ["samples must be above 0", "got 0"],
     ),
     "resnet normalisation": (
         lambda: small_resnet(normalisation=("batch",)),

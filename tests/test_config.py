@@ -1,28 +1,28 @@
 """Tests of the configuration and the presets."""
 
+import inspect
 import math
-from typing import Literal, get_args, get_origin, get_type_hints
 
 import pytest
 import yaml
 from pydantic import ValidationError
 
 import convdkm as dkm
+from convdkm.architectures import build_model
 from convdkm.cli.options import choices
 from convdkm.config import (
+    EARLIER,
     SECTION,
     SECTIONS,
-    ModelConfig,
+    Recipe,
     RunConfig,
-    TrainingConfig,
-    nearest,
     read_yaml,
 )
 from convdkm.data.registry import KNOWN_SETS
 from convdkm.data.whitening import chosen_whitening
 from convdkm.errors import InvalidInputError
+from convdkm.options import MachineOptions, nearest
 from convdkm.presets import default_for, names, preset
-from convdkm.training.build import build_model
 
 # -- the fields ------------------------------------------------------------------------------------
 
@@ -121,7 +121,7 @@ def test_an_empty_file_is_the_defaults_and_sections_may_be_empty(tmp_path):
     path.write_text("")
     assert RunConfig.from_file(path) == RunConfig()
     path.write_text("model:\nepochs: 3\nbatch-size: 7\n")
-    assert RunConfig.from_file(path).training == TrainingConfig(epochs=3, batch_size=7)
+    assert RunConfig.from_file(path).training == Recipe(epochs=3, batch_size=7)
 
 
 def test_a_file_cannot_run_code(tmp_path):
@@ -144,9 +144,9 @@ def test_an_update_changes_what_it_names_and_nothing_else():
 
 def test_a_preset_is_overridden_for_a_data_set_and_then_by_options():
     quick = preset("quick")
-    assert quick.config("cifar10").data.flip is True
-    assert quick.config("digits").data.flip is False
-    assert quick.config("digits", flip=True, epochs=1).data.flip is True
+    assert quick.config("cifar10").training.flip is True
+    assert quick.config("digits").training.flip is False
+    assert quick.config("digits", flip=True, epochs=1).training.flip is True
 
 
 def test_a_preset_may_be_built_on_another():
@@ -156,6 +156,8 @@ def test_a_preset_may_be_built_on_another():
     for dataset in ("cifar10", "mnist", "digits"):
         ours, theirs = quick.config(dataset), fast.config(dataset)
         assert ours.data == theirs.data
+        for name in EARLIER:
+            assert getattr(ours.training, name) == getattr(theirs.training, name)
         assert ours.model.kernel == theirs.model.kernel == "normalised-polynomial"
         assert ours.training.epochs != theirs.training.epochs
     assert quick.config("cifar10").model.input_stride == 2
@@ -221,7 +223,7 @@ def test_the_nearest_name_is_suggested_only_if_it_is_near():
 
 CHOICES = [
     (name, value)
-    for name, field in ModelConfig.model_fields.items()
+    for name, field in MachineOptions.model_fields.items()
     for value in choices(field.annotation)
 ]
 
@@ -233,19 +235,37 @@ def test_a_machine_can_be_built_of_every_choice(name, value):
 
 
 def test_options_and_defaults_are_those_of_resnet():
-    hints = get_type_hints(dkm.resnet)
-    defaults = dkm.resnet.__kwdefaults__ | {"inducing": (128, 256, 512), "blocks": (3, 3, 3)}
-    # The kernel has a name here, and is an object there.
-    shared = set(ModelConfig.model_fields) & set(hints) - {"kernel"}
-    assert len(shared) >= 20
-    for name in shared:
-        field = ModelConfig.model_fields[name]
-        if get_origin(field.annotation) is Literal:
-            parts = (hints[name], *get_args(hints[name]))
-            found = [part for part in parts if get_origin(part) is Literal]
-            assert get_args(field.annotation) == get_args(found[0]), name
-        if name != "expectation":
-            assert field.default == defaults[name], name
+    shown = inspect.signature(dkm.resnet).parameters
+    for name, field in MachineOptions.model_fields.items():
+        assert shown[name].default == field.default, name
+        assert f"{name}: {field.description}." in dkm.resnet.__doc__
+    ours, theirs = dkm.resnet(3, 10), build_model(MachineOptions(), 3, 10)
+    assert repr(ours) == repr(theirs)
+    assert ours.likelihood.expectation == theirs.likelihood.expectation == "nodes"
+    with pytest.raises(InvalidInputError, match="Did you mean 'gram_scale'"):
+        dkm.resnet(3, 10, gram_scal=2.0)
+
+
+def test_every_choice_reaches_resnet_as_it_does_a_configuration():
+    for name, value in CHOICES:
+        ours = dkm.resnet(3, 5, (4, 6), (1, 1), **{name: value})
+        theirs = build_model(MachineOptions(inducing=(4, 6), blocks=1, **{name: value}), 3, 5)
+        assert repr(ours) == repr(theirs), (name, value)
+
+
+def test_presets_keep_the_expectations_that_they_had():
+    had = dict.fromkeys(("paper", "paper-benchmark", "published"), "monte-carlo")
+    for name in names():
+        assert preset(name).config("cifar10").model.expectation == had.get(name, "nodes")
+
+
+def test_a_file_of_an_earlier_version_has_part_of_the_recipe_with_the_data():
+    values = {"data": {"whitening": "scale", "crop": 1, "train_size": 7}, "training": {"epochs": 3}}
+    config = RunConfig.of(values)
+    assert (config.training.whitening, config.training.crop) == ("scale", 1)
+    assert (config.data.train_size, config.training.epochs) == (7, 3)
+    with pytest.raises(InvalidInputError, match="'crop' belongs in section 'training'"):
+        RunConfig.of({"model": {"crop": 1}})
 
 
 def test_every_option_reaches_the_machine():
@@ -300,7 +320,7 @@ def test_a_preset_makes_a_machine(name):
 def test_presets_whiten_well_known_sets_without_a_word(name, dataset, count, shape):
     usual = {("mnist", True): "none", ("digits", True): "scale"}
     expected = usual.get((dataset, name in ("fast", "quick")), "zca")
-    kind = preset(name).config(dataset).data.whitening
+    kind = preset(name).config(dataset).training.whitening
     assert chosen_whitening(kind, count, shape, pytest.fail) == expected
 
 

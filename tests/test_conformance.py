@@ -10,9 +10,9 @@ from torch import nn
 
 import convdkm as dkm
 from convdkm.gram import INDUCING_DTYPE
-from convdkm.layers.base import IdentityPlan, LayerKL, Plan
-from convdkm.layers.conv import MixPlan
 from convdkm.numerics import mix
+from convdkm.ops.base import IdentityPlan, LayerKL, Plan
+from convdkm.ops.conv import MixPlan
 from convdkm.testing import (
     ConformanceError,
     check_kernel,
@@ -29,6 +29,11 @@ KERNELS = {
     "relu, learned": dkm.ArcCosine(weight_variance=1.3, bias_variance=0.2),
     "relu, fixed": dkm.ArcCosine(weight_variance=1.3, bias_variance=0.2, learn=False),
     "step, learned": dkm.ArcCosine(0, weight_variance=0.7, bias_variance=0.1),
+    "erf": dkm.ArcSine(),
+    "erf, learned": dkm.ArcSine(weight_variance=1.3, bias_variance=0.2),
+    "leaky relu": dkm.LeakyReLU(0.3),
+    "absolute value": dkm.LeakyReLU(-1),
+    "leaky relu, learned": dkm.LeakyReLU(weight_variance=1.3, bias_variance=0.2),
     "squared exponential": dkm.SquaredExponential(0.8, scale=1.5, learn=True),
     "matern 1/2": dkm.Matern(0.5, 1.2, learn=True),
     "matern 3/2": dkm.Matern(1.5, learn=True),

@@ -5,8 +5,8 @@ import torch
 
 import convdkm as dkm
 from convdkm.kernels.arccos import arccosine
-from convdkm.layers.inducing import cast_product, learned_gram, mixed, noisy, normalised
 from convdkm.numerics import cholesky, factorised, log_abs_det, whitened_kl
+from convdkm.ops.inducing import cast_product, learned_gram, mixed, noisy, normalised
 
 
 def random(*shape, seed=0):

@@ -52,6 +52,8 @@ def grams(draw, spaces=((), (4,), (4, 3), (2, 3, 2)), least_inducing=1):
 KERNELS = {
     "relu": dkm.ArcCosine,
     "relu with bias": lambda: dkm.ArcCosine(weight_variance=1.5, bias_variance=0.2),
+    "erf": dkm.ArcSine,
+    "leaky relu": lambda: dkm.LeakyReLU(0.2),
     "squared exponential": dkm.SquaredExponential,
     "matern": lambda: dkm.Matern(1.5),
     "normalised gaussian": dkm.NormalisedGaussian,
@@ -298,6 +300,7 @@ HOMOGENEOUS = [
     (dkm.ArcCosine(), 1),
     (dkm.ArcCosine(2), 2),
     (dkm.ArcCosine(weight_variance=2.0), 1),
+    (dkm.LeakyReLU(-0.4), 1),
     (dkm.NormalisedGaussian(), 1),
     (dkm.NormalisedPolynomial((1, 2, 3)), 1),
     (dkm.ArcCosine() + 3 * dkm.Linear(), 1),

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 
 from convdkm.checks import check_choice, one_per_layer
 from convdkm.choices import (
-    Border,
     Covariance,
     DataNorm,
     DataScale,
-    Expectation,
-    HeadKL,
-    InducingChoice,
     InducingNorm,
     InducingScale,
     LikelihoodName,
-    MixingInit,
     Parameterisation,
-    Statistics,
-    Top,
 )
 from convdkm.errors import InvalidInputError
 from convdkm.head import GPHead
-from convdkm.kernels import ArcCosine, Kernel
+from convdkm.kernels import KERNELS, ArcCosine, Kernel, KernelName
 from convdkm.layers.base import Layer
 from convdkm.layers.compose import Sequential, Skip
 from convdkm.layers.conv import Conv, Mix
@@ -38,6 +32,9 @@ from convdkm.layers.norm import Centre, Norm
 from convdkm.layers.pool import Flatten, GlobalAveragePool
 from convdkm.likelihoods import Categorical, Gaussian, Likelihood
 from convdkm.model import DeepKernelMachine
+from convdkm.options import MachineOptions
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 PUBLISHED: dict[str, Any] = {
     "strides": (2, 2, 2),
@@ -57,41 +54,38 @@ PUBLISHED: dict[str, Any] = {
 """
 
 
+DEFAULTS = MachineOptions()
+
+
+def _takes_options(function: Function) -> Function:
+    """Show the options of a machine in the signature and the documentation of a function."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    fields = MachineOptions.model_fields
+    lines = [f"        {name}: {field.description}." for name, field in fields.items()]
+    for name, field in fields.items():
+        if name not in signature.parameters:
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            own.append(inspect.Parameter(name, keyword, default=field.default))
+    function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n" + "\n".join(lines)
+    return function
+
+
+@_takes_options
 def resnet(
     in_channels: int,
     num_classes: int,
-    inducing: Sequence[int] = (128, 256, 512),
-    blocks: Sequence[int] = (3, 3, 3),
+    inducing: Sequence[int] = DEFAULTS.inducing,
+    blocks: Sequence[int] = DEFAULTS.blocks,
     *,
-    nu: float | Sequence[float] = 1.0,
-    kernel: Kernel | None = None,
-    jitter: float = 0.0,
-    normalisation: tuple[InducingNorm, DataNorm] = ("batch", "batch"),
-    scaling: tuple[InducingScale, DataScale] = ("batch", "batch"),
-    statistics: Statistics = "running",
-    centre: bool = False,
-    strides: Sequence[int] | None = None,
-    kernel_size: int = 3,
-    input_stride: int = 1,
-    border: Border = "zero",
-    inducing_choice: InducingChoice = "random",
-    mixing: MixingInit = "random",
-    mixing_parameterisation: Parameterisation = "direct",
-    gram_parameterisation: Parameterisation = "direct",
-    gram_scale: float = 1.0,
-    learn_gram_scale: bool = False,
-    divide_gram: bool = False,
-    skip_weight: float = 0.5,
-    learn_skip: bool = False,
-    top: Top = "gap",
-    likelihood: LikelihoodName | Likelihood = "categorical",
-    expectation: Expectation | None = None,
-    samples: int | None = None,
-    head_parameterisation: Parameterisation = "direct",
-    head_covariance: Covariance = "shared",
-    head_kl: HeadKL = "sum",
+    kernel: KernelName | Kernel = DEFAULTS.kernel,
+    likelihood: LikelihoodName | Likelihood = DEFAULTS.likelihood,
+    normalisation: tuple[InducingNorm, DataNorm] | None = None,
+    scaling: tuple[InducingScale, DataScale] | None = None,
     ndim: int = 2,
     dtype: torch.dtype = torch.float32,
+    **options: Any,
 ) -> DeepKernelMachine:
     """A residual convolutional deep kernel machine.
 
@@ -105,32 +99,12 @@ def resnet(
     Args:
         in_channels: channels of the images.
         num_classes: number of classes.
-        inducing: inducing points of every stage.
-        blocks: residual blocks of every stage.
-        nu: weight of every Gram layer's KL, 0 to infinity: one number, or one for each Gram layer
-            from the input up (19 of them in ResNet20).
-        kernel: copied for every layer; ``ArcCosine()`` by default.
-        jitter: relative and absolute white noise before and after every kernel.
-        normalisation: (inducing, data) schemes of :class:`Norm`.
-        scaling: (inducing, data) scaling schemes of :class:`Norm`.
-        statistics: what normalisation uses in evaluation, ``"running"`` or ``"batch"``.
-        centre: put a :class:`Centre` before every normalisation.
-        strides: of the first block of every stage; ``(1, 2, 2, …)`` by default.
-        kernel_size: of the input patches and all convolutions but the shortcuts.
-        input_stride: stride of the input patches; 2 quarters the cost of the layers before the
-            first strided block.
-        border: what Γ_tt does at the border, see :class:`Conv`.
-        inducing_choice: how inducing patches are chosen, see :class:`PatchInput`.
-        mixing, mixing_parameterisation: how the mixing weights start, ``"random"`` or real
-            ``"patches"``, and what of them is learned, see :class:`Conv`.
-        gram_parameterisation, gram_scale, learn_gram_scale, divide_gram: see :class:`GramLayer`.
-        skip_weight, learn_skip: see :class:`Skip`.
-        top: ``"gap"``, ``"linear"``, or either with mixing weights (``"gap+mix"``).
-        likelihood: ``"categorical"``, ``"gaussian"`` (on one-hot labels), or a likelihood.
-        expectation, samples: how a likelihood given by name takes expectations; by default an
-            integral for the categorical and the closed form for the Gaussian.
-        head_parameterisation, head_covariance: see :class:`GPHead`.
-        head_kl: the head's KL is the ``"sum"`` over the classes or their ``"mean"``.
+        kernel: a name, or a kernel, which is copied for every layer.
+        likelihood: a name (``"gaussian"`` is on one-hot labels), or a likelihood.
+        normalisation: (inducing, data) schemes of :class:`Norm`, in place of ``inducing_norm`` and
+            ``data_norm``.
+        scaling: (inducing, data) scaling schemes of :class:`Norm`, in place of ``inducing_scale``
+            and ``data_scale``.
         ndim: spatial axes of the images, 1 to 3.
         dtype: precision of the data path.
     """
@@ -138,30 +112,81 @@ def resnet(
         raise InvalidInputError(
             f"inducing and blocks hold a number for each stage, got {inducing!r} and {blocks!r}"
         )
-    inducing, blocks = tuple(inducing), tuple(blocks)
-    strides = (1, *(2,) * (len(blocks) - 1)) if strides is None else tuple(strides)
-    if not blocks or not len(inducing) == len(blocks) == len(strides):
+    given = {name: value for name, value in options.items() if value is not None}
+    for option, pair, block in (
+        ("normalisation", normalisation, "norm"),
+        ("scaling", scaling, "scale"),
+    ):
+        if pair is not None:
+            if len(pair) != 2:
+                raise InvalidInputError(
+                    f"{option} is a pair of schemes (inducing, data), got {pair!r}"
+                )
+            given |= {f"inducing_{block}": pair[0], f"data_{block}": pair[1]}
+    own_likelihood = likelihood if isinstance(likelihood, Likelihood) else None
+    if own_likelihood is not None and given.keys() & {"expectation", "samples"}:
+        raise InvalidInputError(
+            "expectation and samples go with a likelihood given by name; set them on the"
+            f" {type(likelihood).__name__} itself"
+        )
+    own_kernel = kernel if isinstance(kernel, Kernel) else None
+    if own_likelihood is None:
+        given["likelihood"] = likelihood
+    if own_kernel is None and kernel is not None:
+        given["kernel"] = kernel
+    described = MachineOptions.checked({**given, "inducing": inducing, "blocks": blocks})
+    sizes = len(inducing), len(blocks), len(described.strides or blocks)
+    if len(set(sizes)) > 1 or not sizes[0]:
         raise InvalidInputError(
             "a residual machine needs inducing points, blocks and strides for each stage; got"
-            f" {len(inducing)}, {len(blocks)} and {len(strides)}"
+            f" {sizes[0]}, {sizes[1]} and {sizes[2]}"
         )
-    if min(inducing) < 1 or min(blocks) < 1:
-        raise InvalidInputError(f"inducing {inducing} and blocks {blocks} must be positive")
-    for option, pair in (("normalisation", normalisation), ("scaling", scaling)):
-        if len(pair) != 2:
-            raise InvalidInputError(f"{option} is a pair of schemes (inducing, data), got {pair!r}")
-    check_choice("top", top, Top)
-    kernel = ArcCosine() if kernel is None else kernel
-    weights = iter(one_per_layer("nu", nu, 1 + 2 * sum(blocks)))
+    return build_model(
+        described,
+        in_channels,
+        num_classes,
+        dtype,
+        kernel=own_kernel,
+        likelihood=own_likelihood,
+        ndim=ndim,
+    )
+
+
+def build_model(
+    options: MachineOptions,
+    in_channels: int,
+    num_classes: int,
+    dtype: torch.dtype = torch.float32,
+    *,
+    kernel: Kernel | None = None,
+    likelihood: Likelihood | None = None,
+    ndim: int = 2,
+) -> DeepKernelMachine:
+    """The residual machine that options describe; see :func:`resnet`.
+
+    A kernel or a likelihood of your own takes the place of the one that they name.
+    """
+    if kernel is None:
+        kernel = KERNELS.build(options.kernel, options.model_dump())
+    if likelihood is None:
+        likelihood = _likelihood(options, num_classes)
+    weights = iter(one_per_layer("nu", options.nu, 1 + 2 * sum(n for _, n, _ in options.stages)))
 
     def norm() -> list[tuple[str, Layer]]:
         layers: list[tuple[str, Layer]] = (
-            [("centre", Centre(statistics=statistics))] if centre else []
+            [("centre", Centre(statistics=options.statistics))] if options.centre else []
         )
-        return [*layers, ("norm", Norm(*normalisation, *scaling, statistics=statistics))]
+        last = Norm(
+            options.inducing_norm,
+            options.data_norm,
+            options.inducing_scale,
+            options.data_scale,
+            statistics=options.statistics,
+        )
+        return [*layers, ("norm", last)]
 
     def nonlinearity() -> Layer:
-        own = copy.deepcopy(kernel)
+        own, jitter = copy.deepcopy(kernel), options.jitter
         return Sequential(Noise(jitter, jitter), own, Noise(jitter, jitter)) if jitter else own
 
     def conv(before: int, after: int, size: int, stride: int) -> Conv:
@@ -170,9 +195,9 @@ def resnet(
             after,
             size,
             stride=stride,
-            border=border,
-            mixing=mixing,
-            parameterisation=mixing_parameterisation,
+            border=options.border,
+            mixing=options.mixing,
+            parameterisation=options.mixing_parameterisation,
             ndim=ndim,
         )
 
@@ -180,12 +205,15 @@ def resnet(
         gram = GramLayer(
             after,
             next(weights),
-            parameterisation=gram_parameterisation,
-            initial_scale=gram_scale,
-            learn_scale=learn_gram_scale,
-            divided=divide_gram,
+            parameterisation=options.gram_parameterisation,
+            initial_scale=options.gram_scale,
+            learn_scale=options.learn_gram_scale,
+            divided=options.divide_gram,
         )
-        steps = [("kernel", nonlinearity()), ("conv", conv(before, after, kernel_size, stride))]
+        steps = [
+            ("kernel", nonlinearity()),
+            ("conv", conv(before, after, options.kernel_size, stride)),
+        ]
         return Sequential(dict([*steps, ("gram", gram), *norm()]))
 
     def block(before: int, after: int, stride: int) -> Skip:
@@ -193,68 +221,57 @@ def resnet(
         shortcut = None
         if before != after or stride != 1:
             shortcut = Sequential(dict([("conv", conv(before, after, 1, stride)), *norm()]))
-        return Skip(Sequential(body), shortcut, weight=skip_weight, learn=learn_skip)
+        return Skip(
+            Sequential(body), shortcut, weight=options.skip_weight, learn=options.learn_skip
+        )
 
-    body: dict[str, Layer] = {"stem": layer(inducing[0], inducing[0])}
-    before = inducing[0]
-    for index, (after, count, stride) in enumerate(zip(inducing, blocks, strides, strict=True), 1):
+    first = before = options.inducing[0]
+    body: dict[str, Layer] = {"stem": layer(first, first)}
+    for index, (after, count, stride) in enumerate(options.stages, 1):
         steps = [block(before, after, stride), *(block(after, after, 1) for _ in range(count - 1))]
         named = {f"block{number}": step for number, step in enumerate(steps, 1)}
         body[f"stage{index}"] = Sequential(named)
         before = after
-    if top.startswith("gap"):
+    if options.top.startswith("gap"):
         body["pool"] = GlobalAveragePool()
-        if top == "gap+mix":
+        if options.top == "gap+mix":
             body["mix"] = Mix(before, before)
     else:
-        body["flatten"] = Flatten(before if top == "linear+mix" else None)
+        body["flatten"] = Flatten(before if options.top == "linear+mix" else None)
     body.update(norm())
 
     return DeepKernelMachine(
         PatchInput(
             in_channels,
-            inducing[0],
-            kernel_size,
-            stride=input_stride,
-            border=border,
-            choice=inducing_choice,
+            first,
+            options.kernel_size,
+            stride=options.input_stride,
+            border=options.border,
+            choice=options.inducing_choice,
             ndim=ndim,
         ),
         Sequential(body),
         GPHead(
             before,
             num_classes,
-            covariance=head_covariance,
-            parameterisation=head_parameterisation,
+            covariance=options.head_covariance,
+            parameterisation=options.head_parameterisation,
         ),
-        _likelihood(likelihood, num_classes, expectation, samples),
-        head_kl=head_kl,
+        likelihood,
+        head_kl=options.head_kl,
         dtype=dtype,
     )
 
 
-def _likelihood(
-    likelihood: str | Likelihood, outputs: int, expectation: Any, samples: int | None
-) -> Likelihood:
-    if isinstance(likelihood, Likelihood):
-        if expectation is not None or samples is not None:
-            raise InvalidInputError(
-                "expectation and samples go with a likelihood given by name; set them on the"
-                f" {type(likelihood).__name__} itself"
-            )
-        return likelihood
-    if likelihood == "categorical":
-        return Categorical(outputs, expectation=expectation or "nodes", samples=samples)
-    if likelihood == "gaussian":
-        closed = expectation in (None, "nodes")
-        return Gaussian(
-            outputs,
-            classes=True,
-            expectation="closed-form" if closed else expectation,
-            samples=1000 if samples is None else samples,
-        )
-    raise InvalidInputError(
-        f"likelihood must be 'categorical', 'gaussian' or a Likelihood, got {likelihood!r}"
+def _likelihood(options: MachineOptions, outputs: int) -> Likelihood:
+    by_samples = options.expectation == "monte-carlo"
+    if options.likelihood == "categorical":
+        return Categorical(outputs, expectation=options.expectation, samples=options.samples)
+    return Gaussian(
+        outputs,
+        classes=True,
+        expectation="monte-carlo" if by_samples else "closed-form",
+        samples=1000 if options.samples is None else options.samples,
     )
 
 
@@ -330,6 +347,9 @@ def fully_connected(
         likelihood = Gaussian(num_outputs, noise=0.1 if noise is None else noise)
     elif noise is not None:
         raise InvalidInputError("noise goes with likelihood='gaussian'; set it on the likelihood")
+    elif not isinstance(likelihood, Likelihood):
+        check_choice("likelihood", likelihood, LikelihoodName)
+        likelihood = Categorical(num_outputs)
     head = GPHead(
         inducing,
         num_outputs,
@@ -340,6 +360,6 @@ def fully_connected(
         VectorInput(in_features, inducing),
         Sequential(body),
         head,
-        _likelihood(likelihood, num_outputs, None, None),
+        likelihood,
         dtype=dtype,
     )

@@ -1,49 +1,22 @@
 """What a run is made of, as data: checked, written to YAML, and shown as command-line options.
 
-The defaults are the paper's base model and recipe. A field's description is its help text; names
-are unique over the three sections, so that each is also a flag (``--learning-rate``).
+Three sections: which images, the machine (:class:`~convdkm.options.MachineOptions`), and the recipe
+that it is trained by. The defaults are the paper's. A field's description is its help text; names
+are unique over the sections, so that each is also a flag (``--learning-rate``).
 """
 
 from __future__ import annotations
 
-import difflib
-import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    PlainSerializer,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
-from convdkm.choices import (
-    Border,
-    Covariance,
-    DataNorm,
-    DataScale,
-    Expectation,
-    HeadKL,
-    InducingChoice,
-    InducingNorm,
-    InducingScale,
-    KernelName,
-    LikelihoodName,
-    MixingInit,
-    Parameterisation,
-    Statistics,
-    Top,
-    WhiteningChoice,
-)
+from convdkm.choices import WhiteningChoice
 from convdkm.errors import InvalidInputError
-from convdkm.storage.text import name_text, shortened, writable
+from convdkm.options import MachineOptions, Options, PositiveInt, Rates, nearest
+from convdkm.storage.text import name_text, writable
 from convdkm.storage.yaml_file import read_yaml
 
 Patches = Literal["whitened", "standardised", "raw"]
@@ -51,48 +24,11 @@ AugmentStage = Literal["before-whitening", "after-whitening"]
 ScheduleName = Literal["steps", "one-cycle", "cosine", "constant"]
 Precision = Literal["float32", "float64"]
 
-PositiveInt = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 
-def _unlisted(value: Any) -> Any:
-    """A string ``16,32,64`` or ``16/32/64`` as a list; one number as a list of one."""
-    if isinstance(value, str):
-        return [part.strip() for part in value.replace("/", ",").split(",") if part.strip()]
-    return [value] if isinstance(value, (int, float)) else value
-
-
-def _number_or_list(value: Any) -> Any:
-    if isinstance(value, str) and ("," in value or "/" in value):
-        return _unlisted(value)
-    return value
-
-
-def _without_infinity(nu: float | tuple[float, ...]) -> Any:
-    """ν for JSON, which has no infinity."""
-    if isinstance(nu, tuple):
-        return [_without_infinity(each) for each in nu]
-    return "inf" if math.isinf(nu) else nu
-
-
-Integers = Annotated[tuple[PositiveInt, ...], BeforeValidator(_unlisted)]
-Rates = Annotated[tuple[float, ...], BeforeValidator(_unlisted)]
-Nu = Annotated[
-    Annotated[float, Field(ge=0)] | tuple[Annotated[float, Field(ge=0)], ...],
-    BeforeValidator(_number_or_list),
-    PlainSerializer(_without_infinity, when_used="json"),
-]
-
-
-class Section(BaseModel):
-    """Base of the configuration's sections: immutable, and no unknown keys."""
-
-    # Checks are compiled when they are first needed: the command line's help does without.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-
-class DataConfig(Section):
-    """Which images, and what is done to them before the model sees them."""
+class DataConfig(Options):
+    """Which images."""
 
     dataset: str = Field("digits", description="name of a data set, or path of a folder or .npz")
     data_dir: str | None = Field(
@@ -113,6 +49,20 @@ class DataConfig(Section):
         0.0, description="share of the training images held out, to choose the best checkpoint by"
     )
     skip_bad: bool = Field(False, description="leave out images that cannot be read")
+
+    @field_validator("dataset", "data_dir", mode="before")
+    @classmethod
+    def _as_text(cls, path: Any) -> Any:
+        """A path that is not UTF-8 as text, as ``storage.text.named_path`` understands it."""
+        return name_text(path) if isinstance(path, str) and not writable(path) else path
+
+
+class Recipe(Options):
+    """How a machine is trained: what is done to the images, by which steps, and on what device.
+
+    Runs, estimators and baselines follow it by the same code (:mod:`convdkm.training.build`).
+    """
+
     whitening: WhiteningChoice = Field(
         "auto",
         description="of the images: ZCA (as published or as in the text), channels to mean 0 and"
@@ -133,88 +83,6 @@ class DataConfig(Section):
     inducing_images: PositiveInt = Field(
         512, description="images, balanced over the classes, that initialisation looks at"
     )
-
-    @field_validator("dataset", "data_dir", mode="before")
-    @classmethod
-    def _as_text(cls, path: Any) -> Any:
-        """A path that is not UTF-8 as text, as ``storage.text.named_path`` understands it."""
-        return name_text(path) if isinstance(path, str) and not writable(path) else path
-
-
-class ModelConfig(Section):
-    """The machine: the options of :func:`convdkm.resnet`."""
-
-    inducing: Integers = Field((128, 256, 512), description="inducing points of every stage")
-    blocks: Integers = Field((3, 3, 3), description="residual blocks of every stage, or of all")
-    strides: Integers | None = Field(
-        None, description="of the first block of every stage, or of all; 1,2,2,… by default"
-    )
-    kernel_size: PositiveInt = Field(3, description="side of the patches and convolutions")
-    input_stride: PositiveInt = Field(1, description="stride of the input patches")
-    nu: Nu = Field(1.0, description="weight of the Gram layers' KL, 0 to inf; one, or one each")
-    kernel: KernelName = Field("arc-cosine", description="of every layer")
-    gamma: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="kernel 'normalised-gaussian': the larger, the less linear"
-    )
-    polynomial: Rates = Field(
-        (0.25, 0.75), description="kernel 'normalised-polynomial': weights of its powers, from 1 on"
-    )
-    arccos_order: Literal[0, 1, 2] = Field(1, description="order of the arc-cosine kernel")
-    weight_variance: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="of the kernel, to start with; not learned if not given"
-    )
-    bias_variance: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="of the kernel, to start with; none if not given"
-    )
-    jitter: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="relative and absolute white noise before and after every kernel"
-    )
-    inducing_norm: InducingNorm = Field("batch", description="normalisation of the inducing block")
-    data_norm: DataNorm = Field("batch", description="normalisation of the train/test block")
-    inducing_scale: InducingScale = Field("batch", description="scaling of the inducing block")
-    data_scale: DataScale = Field("batch", description="scaling of the train/test block")
-    statistics: Statistics = Field(
-        "running", description="what normalisation uses in evaluation: averages, or the batch"
-    )
-    centre: bool = Field(False, description="centre every Gram before it is normalised")
-    border: Border = Field("zero", description="what the variance of a pixel is at the border")
-    inducing_choice: InducingChoice = Field(
-        "random", description="how the inducing patches are chosen from those of the images"
-    )
-    mixing: MixingInit = Field("random", description="how the mixing weights C start")
-    mixing_parameterisation: Parameterisation = Field(
-        "direct", description="learn C itself, or relative to the incoming Gram"
-    )
-    gram_parameterisation: Parameterisation = Field(
-        "direct", description="learn G_ii itself, or relative to K_ii"
-    )
-    gram_scale: Annotated[float, Field(gt=0)] = Field(
-        1.0, description="Gram layers start at this times K_ii"
-    )
-    learn_gram_scale: bool = Field(False, description="learn a factor of every Gram as well")
-    divide_gram: bool = Field(False, description="learn R with G_ii = R Rᵀ / P_i, not R Rᵀ")
-    skip_weight: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.5, description="share of the block in the convex combination of a skip"
-    )
-    learn_skip: bool = Field(False, description="learn that share")
-    top: Top = Field("gap", description="top layer")
-    likelihood: LikelihoodName = Field("categorical", description="of the labels")
-    expectation: Expectation = Field(
-        "monte-carlo", description="fresh random samples, or the nodes of an integral"
-    )
-    samples: PositiveInt | None = Field(
-        None, description="number of samples or nodes; 1000 or 64 by default"
-    )
-    head_parameterisation: Parameterisation = Field(
-        "direct", description="learn μ and A themselves, or relative to K_ii"
-    )
-    head_covariance: Covariance = Field("shared", description="one A, or one for each class")
-    head_kl: HeadKL = Field("sum", description="head's KL: sum over the classes, or mean")
-
-
-class TrainingConfig(Section):
-    """How the machine is trained, and on what."""
-
     epochs: PositiveInt = Field(100, description="passes over the training images")
     batch_size: PositiveInt = Field(256, description="images a step, over all processes")
     micro_batch: PositiveInt | None = Field(
@@ -261,7 +129,7 @@ class TrainingConfig(Section):
     seed: Annotated[int, Field(ge=0)] = Field(0, description="of everything that is random")
 
     @model_validator(mode="after")
-    def _check_rates(self) -> TrainingConfig:
+    def _check_rates(self) -> Recipe:
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas are two numbers in [0, 1), got {self.betas}")
         if not all(0 < place <= 1 for place in self.milestones):
@@ -269,20 +137,17 @@ class TrainingConfig(Section):
         return self
 
 
-class RunConfig(Section):
+class RunConfig(Options):
     """Everything that makes a run."""
 
     data: DataConfig = Field(default_factory=DataConfig)
-    model: ModelConfig = Field(default_factory=ModelConfig)
-    training: TrainingConfig = Field(default_factory=TrainingConfig)
+    model: MachineOptions = Field(default_factory=MachineOptions)
+    training: Recipe = Field(default_factory=Recipe)
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str = "the configuration") -> RunConfig:
         """From nested sections or flat options, or both; errors name the key and the source."""
-        try:
-            return cls.model_validate(nested(values, source))
-        except ValidationError as error:
-            raise InvalidInputError(f"{source}: {_readable(error)}") from None
+        return cls.checked(nested(values, source), source, depth=1)
 
     def updated(self, values: Mapping[str, Any], source: str = "the options") -> RunConfig:
         """A copy with other values, nested or flat."""
@@ -308,19 +173,26 @@ class RunConfig(Section):
         return cls.of(read_yaml(path), str(path))
 
 
-SECTIONS: dict[str, type[Section]] = {
+SECTIONS: dict[str, type[Options]] = {
     "data": DataConfig,
-    "model": ModelConfig,
-    "training": TrainingConfig,
+    "model": MachineOptions,
+    "training": Recipe,
 }
 SECTION = {name: section for section, kind in SECTIONS.items() for name in kind.model_fields}
 """The section that each option belongs to."""
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`` Did you mean …?``, or nothing where nothing is near."""
-    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
+EARLIER = dict.fromkeys(
+    (
+        "whitening",
+        "zca_epsilon",
+        "crop",
+        "flip",
+        "augment",
+        "inducing_patches",
+        "inducing_images",
+    ),
+    "data",
+)
+"""Options of the recipe that files of earlier versions have in another section; read there too."""
 
 
 def nested(values: Mapping[str, Any], source: str) -> dict[str, dict[str, Any]]:
@@ -334,7 +206,7 @@ def nested(values: Mapping[str, Any], source: str) -> dict[str, dict[str, Any]]:
                 raise InvalidInputError(f"{source}: section {key!r} must hold options")
             for name, entry in value.items():
                 _require_known(name, key, source)
-                sections[key][name] = entry
+                sections[SECTION[name]][name] = entry
             continue
         name = key.replace("-", "_")
         _require_known(name, None, source)
@@ -344,35 +216,10 @@ def nested(values: Mapping[str, Any], source: str) -> dict[str, dict[str, Any]]:
 
 def _require_known(name: str, section: str | None, source: str) -> None:
     home = SECTION.get(name)
-    if home is not None and section in (None, home):
+    if home is not None and section in (None, home, EARLIER.get(name)):
         return
     if home is not None:
         raise InvalidInputError(f"{source}: {name!r} belongs in section {home!r}, not {section!r}")
     where = f" in section {section!r}" if section else ""
     known = [*SECTION, *RunConfig.model_fields] if section is None else SECTION
     raise InvalidInputError(f"{source}: unknown option {name!r}{where}.{nearest(name, known)}")
-
-
-def _readable(error: ValidationError) -> str:
-    seen: dict[str, str] = {}
-    for problem in error.errors():
-        name = str(problem["loc"][1]) if len(problem["loc"]) > 1 else ""
-        message = problem["msg"].removeprefix("Value error, ")
-        message = re.sub(r", (unable to parse|got a number with).*", "", message)
-        for theirs, ours in _WORDING.items():
-            message = message.replace(theirs, ours)
-        given = problem.get("input")
-        shown = "" if isinstance(given, (dict, BaseModel)) else f", got {shortened(repr(given))}"
-        seen.setdefault(name, f"{name} {message}{shown}".strip())
-    return "; ".join(seen.values())
-
-
-_WORDING = {
-    "Input should be": "must be",
-    "a valid integer": "an integer",
-    "a valid number": "a number",
-    "greater than or equal to": "at least",
-    "less than or equal to": "at most",
-    "greater than": "above",
-    "less than": "below",
-}

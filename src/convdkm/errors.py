@@ -12,7 +12,12 @@ from contextlib import contextmanager
 
 
 class ConvDKMError(Exception):
-    """Base class of the library's errors; ``path`` is the layer that raised it, outermost first."""
+    """Base class of the library's errors; ``path`` is the layer that raised it, outermost first.
+
+    Where layers are worked out in one go, ``part`` says which of them it was.
+    """
+
+    part: int = 0
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -87,10 +92,15 @@ class NotPositiveDefiniteError(NumericalError):
 
 
 @contextmanager
-def located(name: str) -> Iterator[None]:
-    """Prepend ``name`` to the path of any library error raised inside the block."""
+def located(*names: str) -> Iterator[None]:
+    """Prepend a name to the path of any library error raised inside the block.
+
+    Args:
+        names: the layer that is at work, or those that are at work in one go.
+    """
     try:
         yield
     except ConvDKMError as error:
-        error.path = (*filter(None, name.split(".")), *error.path)
+        name = names[min(error.part, len(names) - 1)]
+        error.path, error.part = (*filter(None, name.split(".")), *error.path), 0
         raise

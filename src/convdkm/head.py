@@ -14,6 +14,7 @@ from convdkm.errors import GramError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype, require_inducing
 from convdkm.numerics import explained, factorised, mix, standard_normal, whitened_kl
+from convdkm.ops.base import Operation
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -36,7 +37,7 @@ class Marginals:
         return self.mean.shape[1]
 
 
-class HeadPlan:
+class HeadPlan(Operation):
     """A head whose data-free part is worked out.
 
     Attributes:
@@ -45,6 +46,8 @@ class HeadPlan:
         mean: ``L⁻¹μ``, ``(outputs, P)``.
         spread: ``L⁻¹`` times a factor of A: ``(P, P)`` or ``(outputs, P, P)``.
     """
+
+    first = "whitening"
 
     def __init__(
         self,
@@ -71,12 +74,6 @@ class HeadPlan:
         else:
             learned = torch.einsum("np,opq->noq", white, spread).square().sum(2)
         return Marginals(mean, residual.unsqueeze(1) + learned)
-
-    def split(self) -> tuple[Tensor, HeadPlan] | None:
-        """As :meth:`convdkm.layers.Plan.split`."""
-        if self.whitening is None:
-            return None
-        return self.whitening, HeadPlan(self.kl, None, self.mean, self.spread)
 
 
 class GPHead(nn.Module):

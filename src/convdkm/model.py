@@ -14,13 +14,14 @@ from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError, NotFiniteError, located
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.head import GPHead, HeadPlan, Marginals
-from convdkm.layers.base import Layer, LayerKL, Plan
+from convdkm.layers.base import Layer
 from convdkm.layers.checkpointing import checkpointed
 from convdkm.layers.compose import prefixed
 from convdkm.layers.input import Input
 from convdkm.layers.norm import RunningStatistics
 from convdkm.layers.samples import cast_samples
 from convdkm.likelihoods import Likelihood
+from convdkm.ops.base import LayerKL, Plan
 from convdkm.prediction import Prediction
 from convdkm.runtime.compilable import compilable
 from convdkm.runtime.elementwise import compiled_engine

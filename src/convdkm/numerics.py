@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
+_POINT = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+
 JITTERS = (0.0, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
 """Jitter tried by :func:`cholesky`, relative to the mean of the diagonal."""
 
@@ -142,6 +144,12 @@ def eigenvectors(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
     return torch.linalg.eigh(matrix)[1]
 
 
+def square_root(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
+    """R with ``R Rᵀ = matrix``, for a symmetric matrix that has no negative eigenvalues."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors * values.clamp(min=0).sqrt()
+
+
 def whiten(
     factor: Float[Tensor, "*#batch P P"], right: Float[Tensor, "*#batch P R"]
 ) -> Float[Tensor, "*batch P R"]:
@@ -206,6 +214,8 @@ def mix(
     if matrix.ndim < 2:
         return blocks * (matrix.reshape(-1, *(1,) * len(space)) if matrix.ndim else matrix)
     offset = None if offset is None else offset.to(blocks.dtype)
+    if space and torch.compiler.is_compiling():  # one operation, where a program is exported
+        return _POINT[len(space)](blocks, matrix.reshape(*matrix.shape, *(1,) * len(space)), offset)
     return F.linear(blocks.movedim(1, -1), matrix, offset).movedim(-1, 1).to(blocks.dtype)
 
 

@@ -9,7 +9,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from cli_helpers import call, fail, succeed
 
-from convdkm.data import registry
 from convdkm.data.registry import KNOWN_SETS, OfficialFile
 
 ARCHIVE = "cifar-10-python.tar.gz"
@@ -31,7 +30,7 @@ def mirror(tmp_path, monkeypatch):
     (folder / ARCHIVE).write_bytes(content)
     file = OfficialFile(ARCHIVE, len(content), hashlib.md5(content).hexdigest())
     small = replace(KNOWN_SETS["cifar10"], files=(file,))
-    monkeypatch.setitem(registry._BY_PLAIN_NAME, "cifar10", small)
+    monkeypatch.setitem(KNOWN_SETS, "cifar10", small)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(SilentHandler, directory=folder)) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

@@ -16,6 +16,7 @@ PAGES = [
     ["resume"],
     ["evaluate"],
     ["predict"],
+    ["export"],
     ["show"],
     ["report"],
     ["verify"],
@@ -67,6 +68,45 @@ def test_an_unknown_command_suggests_the_nearest():
     assert "'train'" in fail("trian")
     assert "'fetch'" in fail("data", "fetsh")
     assert "See `convdkm show --help`" in fail("show")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words", "command"),
+    [
+        (["train", "digits", "cifar10"], "cifar10", "train"),
+        (["train", "--epochs"], "--epochs", "train"),
+        (["train", "--epohcs", "1"], "--epochs", "train"),
+        (["export", "run"], "FILE", "export"),
+        (["report", "run", "--images", "many"], "--images", "report"),
+        (["data", "fetch"], "NAME", "data fetch"),
+    ],
+    ids=" ".join,
+)
+def test_a_mistake_in_a_command_points_to_its_help(arguments, words, command):
+    outcome = call(*arguments)
+    assert outcome.code == 2
+    assert outcome.err.startswith("Error: ")
+    assert words in outcome.err
+    assert outcome.err.endswith(f" See `convdkm {command} --help`\n")
+    assert not outcome.out
+
+
+ONE_PROGRAM = """
+import sys
+from convdkm.cli.app import build_app
+app = build_app()
+assert "pydantic" not in sys.modules
+for arguments in (["data", "list"], ["train", "--help"]):
+    app(arguments, prog_name="convdkm", standalone_mode=False)
+"""
+
+
+def test_one_program_has_all_commands_with_all_their_options():
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_PROGRAM], capture_output=True, text=True, check=True
+    )
+    assert "fashion-mnist" in done.stdout
+    assert "--learning-rate" in done.stdout
 
 
 LOADED = """
@@ -122,17 +162,17 @@ def test_the_module_runs_and_its_errors_are_exit_codes():
 
 
 def test_memory_that_is_not_there_is_an_error_of_one_line(monkeypatch):
-    def presets(name, dataset):
+    def names():
         raise MemoryError
 
-    monkeypatch.setattr("convdkm.cli.show.show_presets", presets)
+    monkeypatch.setattr("convdkm.presets.names", names)
     assert "out of memory" in fail("presets")
 
 
 def test_an_error_of_the_program_itself_is_not_hidden(monkeypatch):
-    def presets(name, dataset):
+    def names():
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("convdkm.cli.show.show_presets", presets)
+    monkeypatch.setattr("convdkm.presets.names", names)
     with pytest.raises(RuntimeError, match="a bug"):
         call("presets")

@@ -2,14 +2,13 @@
 
 import csv
 import json
+from datetime import datetime
 
 import pytest
 import yaml
 from cli_helpers import PHOTO, QUICK, TINY, call, fail, succeed
 
-from convdkm.cli import evaluate, train
-from convdkm.cli.settings import resolve
-from convdkm.cli.train import _new_folder
+from convdkm.cli.inputs import resolve
 
 
 def test_a_run_is_a_folder_that_a_person_can_read(digits_run):
@@ -45,8 +44,8 @@ def test_the_last_line_is_the_folder_and_quiet_leaves_the_epochs_out(arrays, tmp
 
 def test_memory_is_foreseen_saved_and_kept(tmp_path, monkeypatch):
     kept = []
-    for command in (train, evaluate):
-        monkeypatch.setattr(command, "keep_freed_memory", lambda: kept.append(True))
+    for home in ("cli.following", "runtime.allocator"):
+        monkeypatch.setattr(f"convdkm.{home}.keep_freed_memory", lambda: kept.append(True))
     folder = tmp_path / "run"
     options = ["--epochs", 1, "--checkpointing", "--no-compile", "--device", "cpu"]
     shown = succeed("train", *QUICK, *TINY, *options, "-o", folder).out
@@ -97,7 +96,7 @@ def settings_of(tmp_path, content, *arguments, **options):
 def test_nothing_said_is_the_digits_with_the_quick_preset():
     settings, preset = resolve(None, None, None, {})
     assert (settings.data.dataset, preset) == ("digits", "quick")
-    assert settings.data.flip is False  # of the preset, for the digits
+    assert settings.training.flip is False  # of the preset, for the digits
     settings, preset = resolve("CIFAR-10", None, None, {})
     assert (settings.data.dataset, preset) == ("cifar10", "paper")
 
@@ -115,7 +114,7 @@ def test_a_file_overrides_a_preset_and_flags_override_the_file(tmp_path):
 def test_the_command_line_overrides_the_names_in_a_file(tmp_path):
     content = "preset: paper-benchmark\ndata: {dataset: mnist, crop: 3}\n"
     settings, preset = settings_of(tmp_path, content, "digits", "quick")
-    assert (settings.data.dataset, preset, settings.data.crop) == ("digits", "quick", 3)
+    assert (settings.data.dataset, preset, settings.training.crop) == ("digits", "quick", 3)
 
 
 def test_paths_are_kept_whole_so_that_a_run_goes_on_from_anywhere(tmp_path, monkeypatch):
@@ -126,13 +125,19 @@ def test_paths_are_kept_whole_so_that_a_run_goes_on_from_anywhere(tmp_path, monk
     assert settings.data.data_dir == str(tmp_path / "here")
 
 
-def test_a_new_folder_is_made_for_every_run(tmp_path, monkeypatch):
+def test_a_new_folder_is_made_for_every_run_even_in_the_same_second(arrays, tmp_path, monkeypatch):
+    class Noon(datetime):
+        @classmethod
+        def now(cls):
+            return cls(2024, 5, 7, 12)
+
     monkeypatch.chdir(tmp_path)
-    first = _new_folder("/data/photos", "quick")
-    assert first.parent.name == "runs"
-    assert first.name.startswith("photos-quick-")
-    assert first.is_dir()
-    assert _new_folder("/data/photos", "quick") != first
+    monkeypatch.setattr("convdkm.cli.train.datetime", Noon)
+    command = ["train", arrays, *QUICK, *TINY, "--epochs", 1, "--quiet"]
+    folders = [succeed(*command).last_line for _ in range(2)]
+    first = "runs/shades-quick-20240507-120000"
+    assert folders == [first, f"{first}-2"]
+    assert all((tmp_path / folder / "metrics.json").is_file() for folder in folders)
 
 
 # -- mistakes --------------------------------------------------------------------------------------

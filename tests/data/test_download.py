@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from data_files import idx_files, write_folder
 
-from convdkm.data import DownloadError, download, fetch, load, registry
+from convdkm.data import DownloadError, download, fetch, load
 from convdkm.data.registry import KNOWN_SETS, OfficialFile
 from convdkm.errors import InvalidInputError
 
@@ -69,7 +69,7 @@ def known(monkeypatch):
     """CIFAR-10 with the checksum of the content served here."""
     file = OfficialFile(NAME, len(CONTENT), hashlib.md5(CONTENT).hexdigest())
     changed = replace(KNOWN_SETS["cifar10"], files=(file,))
-    monkeypatch.setitem(registry._BY_PLAIN_NAME, "cifar10", changed)
+    monkeypatch.setitem(KNOWN_SETS, "cifar10", changed)
     return changed
 
 
@@ -108,7 +108,7 @@ def test_several_files_and_a_folder_of_their_own(server, tmp_path, monkeypatch):
         for name, content in contents.items()
     )
     changed = replace(KNOWN_SETS["mnist"], files=files)
-    monkeypatch.setitem(registry._BY_PLAIN_NAME, "mnist", changed)
+    monkeypatch.setitem(KNOWN_SETS, "mnist", changed)
     server.files = {f"/{name}": content for name, content in contents.items()}
     # One of the files is there already.
     first = dict([next(iter(contents.items()))])
@@ -217,16 +217,15 @@ def test_a_full_disk_is_noticed_before(server, tmp_path, monkeypatch):
 
 
 def test_a_disk_that_fills_up(server, tmp_path, monkeypatch):
-    write = download._write
-    room = [2]
+    write, room = os.write, [2]
 
-    def failing(part, block):
+    def failing(file, block):
         if not room[0]:
             raise OSError(errno.ENOSPC, "No space left on device")
         room[0] -= 1
-        write(part, block)
+        return write(file, block)
 
-    monkeypatch.setattr(download, "_write", failing)
+    monkeypatch.setattr("os.write", failing)
     with pytest.raises(DownloadError, match=r"more bytes are needed.* bytes that arrived are kept"):
         get(server, tmp_path)
     assert not (tmp_path / NAME).exists()
@@ -238,10 +237,10 @@ def test_a_disk_that_fills_up(server, tmp_path, monkeypatch):
 
 
 def test_other_errors_of_writing(server, tmp_path, monkeypatch):
-    def failing(part, block):
+    def failing(file, block):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(download, "_write", failing)
+    monkeypatch.setattr("os.write", failing)
     with pytest.raises(DownloadError, match=r"cannot write .*part: Input/output error"):
         get(server, tmp_path)
     (tmp_path / "file").write_text("in the way")

@@ -158,9 +158,9 @@ def test_inducing_points_are_no_more_than_the_patches():
         ({"image_shape": 64}, "image_shape must hold"),
         ({"inducing": 16}, "inducing must hold a number for each stage, got 16"),
         ({"blocks": (1, 1, 1)}, "for each stage"),
-        ({"blocks": 0}, "blocks must be an integer of 1 or more"),
-        ({"whitening": "bleach"}, "whitening must be one of"),
-        ({"crop": -1, "image_shape": (8, 8)}, "crop must be an integer of 0 or more"),
+        ({"blocks": 0}, "blocks must be above 0, got 0"),
+        ({"whitening": "bleach"}, "whitening must be 'auto', 'zca', "),
+        ({"crop": -1, "image_shape": (8, 8)}, "crop must be at least 0, got -1"),
     ],
 )
 def test_wrong_parameters_are_named_when_fitting(few, options, message):

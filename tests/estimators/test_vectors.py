@@ -14,6 +14,7 @@ from sklearn.preprocessing import MinMaxScaler
 
 import convdkm as dkm
 from convdkm.estimators import DKMClassifier, DKMRegressor
+from convdkm.kernels import KERNELS
 
 
 def small_classifier(**options):
@@ -189,22 +190,32 @@ def test_standardising_makes_units_irrelevant(iris):
     assert not np.allclose(raw.predict_proba(X), plain)
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    [
-        "arc-cosine",
-        "squared-exponential",
-        "matern",
-        "rational-quadratic",
-        "normalised-gaussian",
-        "normalised-polynomial",
-        dkm.ArcCosine(bias_variance=0.1),
-    ],
-)
+@pytest.mark.parametrize("kernel", [*KERNELS, dkm.ArcCosine(bias_variance=0.1)])
 def test_kernels_by_name_or_as_themselves(iris, kernel):
     X, y = iris
     classifier = clone(small_classifier(kernel=kernel))
     assert classifier.fit(X, y).score(X, y) > 0.9
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_name_means_one_kernel_everywhere(iris, name):
+    X, y = (values[::10] for values in iris)
+    vectors = small_classifier(kernel=name, epochs=1, inducing=4).fit(X, y).model_
+    images = dkm.resnet(1, 3, (4,), (1,), kernel=name)
+    one, other = (
+        next(module for module in machine.modules() if isinstance(module, dkm.Kernel))
+        for machine in (vectors, images)
+    )
+    assert type(one) is type(other)
+    assert [n for n, _ in one.named_parameters()] == [n for n, _ in other.named_parameters()]
+    fixed = name in (
+        "arc-cosine",
+        "erf",
+        "leaky-relu",
+        "normalised-gaussian",
+        "normalised-polynomial",
+    )
+    assert fixed == (not list(one.parameters()))
 
 
 def test_single_precision_and_no_learned_layer(diabetes):

@@ -39,6 +39,8 @@ TRUNKS = {
     "stride2_same": lambda: [conv(), relu(), conv(stride=2)],
     "stride2_valid": lambda: [conv(), relu(), conv(stride=2, padding="valid")],
     "avgpool": lambda: [conv(), relu(), dkm.AveragePool(2), conv()],
+    "conv_erf_conv": lambda: [conv(), dkm.ArcSine(), conv()],
+    "conv_leaky_conv": lambda: [conv(), dkm.LeakyReLU(0.3), conv()],
     "residual": lambda: [conv(), dkm.Skip(dkm.Sequential(relu(), conv(), relu(), conv()))],
 }
 TOPS = {"flatten": dkm.Flatten, "gap": dkm.GlobalAveragePool}
@@ -48,6 +50,10 @@ VECTORS = {
     "vec_arccos1_depth3": lambda: [relu(), relu(), relu()],
     "vec_arccos0": lambda: [dkm.ArcCosine(0)],
     "vec_sign": lambda: [Sign()],
+    "vec_erf": lambda: [dkm.ArcSine()],
+    "vec_erf_depth3": lambda: [dkm.ArcSine()] * 3,
+    "vec_leaky": lambda: [dkm.LeakyReLU(0.3)],
+    "vec_abs": lambda: [dkm.LeakyReLU(-1.0)],
     "vec_rbf": lambda: [dkm.SquaredExponential()],
 }
 

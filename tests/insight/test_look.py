@@ -11,7 +11,7 @@ from convdkm.insight import cka, cluster_order, effective_rank, look_into
 from convdkm.insight.look import LayerInsight, short_names
 from convdkm.insight.similarity import class_kernel, correlation
 from convdkm.insight.summary import summarise
-from convdkm.insight.walk import planned
+from convdkm.insight.walk import taken_apart
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +78,13 @@ def test_a_multiple_of_the_kernel_has_its_shape():
 
 
 def test_the_walk_ends_where_the_machine_does(model, images):
-    with torch.no_grad():
-        root = planned("body", model.eval().body, model.input.inducing_block())
-        it, tt = root.data(model.input.data(images), lambda *_: None)
+    seen = []
+    with taken_apart(model.eval()) as root:
+        it, tt = root.data(model.input.data(images), lambda place, *_: seen.append(place))
         expected = model.gram(images)
+    modules = dict(model.named_modules())
+    assert all(modules[place.name] is place.layer for place in seen)
+    assert {id(place.layer) for place in seen} >= {id(leaf.layer) for leaf in root.leaves()}
     torch.testing.assert_close(root.ii, expected.ii)
     torch.testing.assert_close(it, expected.it, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(tt, expected.tt, rtol=1e-4, atol=1e-5)

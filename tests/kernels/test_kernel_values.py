@@ -8,6 +8,7 @@ import torch
 
 import convdkm as dkm
 import oracle
+from convdkm.kernels.blocks import Scratch, Side
 from oracle.adapter import array, blocks, kernel_function
 from oracle.cases import DTYPES, GROUPS, KERNELS, TOLERANCE, generator_of, normal, random_gram
 
@@ -28,6 +29,21 @@ def test_of_equal_points_is_the_variance(name):
     own = normal(generator_of(name), 50).square()
     with torch.no_grad():
         assert oracle.deviation(array(kernel.of(own, own, own)), array(kernel.variance(own))) < TINY
+
+
+@each_kernel
+def test_written_over_its_input_it_is_the_same(name):
+    kernel = KERNELS[name]()
+    gram = random_gram(generator_of(name), 6, 1, ())
+    own = gram.ii.diagonal()
+    sides, scratch = (Side.of(own[:, None]), Side.of(own)), Scratch()
+    with torch.no_grad():
+        expected = kernel.core(gram.ii, *sides)
+        for _ in range(2):
+            block = gram.ii.clone()
+            found = kernel.core_(block, *sides, scratch)
+            assert found is block
+            assert oracle.deviation(array(found), array(expected)) < TINY
 
 
 @each_kernel
@@ -72,6 +88,14 @@ def test_arc_cosine_of_a_zero_point_is_positive_semidefinite(order):
         (dkm.ArcCosine(1), math.pi, 0.0),
         (dkm.ArcCosine(2), 0.0, 3.0),
         (dkm.ArcCosine(2), math.pi / 2, 0.5),
+        (dkm.ArcSine(), math.pi / 2, 0.0),
+        (dkm.ArcSine(), 0.0, 2 / math.pi * math.asin(2 / 3)),
+        (dkm.ArcSine(), math.pi, -2 / math.pi * math.asin(2 / 3)),
+        (dkm.LeakyReLU(), 0.0, 1.0),
+        (dkm.LeakyReLU(1.0), math.pi / 3, 0.5),
+        (dkm.LeakyReLU(0.0), math.pi / 2, 1 / math.pi),
+        (dkm.LeakyReLU(-1.0), math.pi / 2, 2 / math.pi),
+        (dkm.LeakyReLU(-1.0), math.pi, 1.0),
         (dkm.SquaredExponential(), math.pi / 2, math.exp(-1)),
         (dkm.Matern(0.5), math.pi / 2, math.exp(-math.sqrt(2))),
         (dkm.RationalQuadratic(1.0), math.pi / 2, 0.5),

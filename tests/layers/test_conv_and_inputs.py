@@ -6,7 +6,7 @@ import torch
 
 import convdkm as dkm
 import oracle
-from convdkm.layers.inducing import mixed, mixed_whitened
+from convdkm.ops.inducing import mixed, mixed_whitened
 from oracle.adapter import array
 from oracle.cases import generator_of, normal, random_gram
 

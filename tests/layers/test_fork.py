@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import convdkm as dkm
-from convdkm.layers.conv import ConvPlan
-from convdkm.layers.fork import every, forked
-from convdkm.layers.window import Window
+from convdkm.ops.conv import ConvPlan
+from convdkm.ops.fork import every, forked
+from convdkm.ops.window import Window
 from convdkm.runtime.maps import channels_last
 
 

@@ -112,7 +112,7 @@ def test_whitening_really_moves_into_the_layer_before():
     assert learned_and_norm.norm.inducing is None
     white = dkm.Sequential(chain[0], chain[1]).plan(gram.ii)
     assert not torch.equal(kernel_and_conv.conv.weight, white.steps[0][1].conv.weight)
-    assert kernel_and_conv.front.ii.shape == (5, 5)
+    assert kernel_and_conv.kernel.ii.shape == (5, 5)
 
 
 @torch.no_grad()
@@ -160,3 +160,82 @@ def test_kl_terms_are_named_by_path():
     assert float(plan.kl["0.body.6"].weighted.detach()) == pytest.approx(
         0.1 * float(plan.kl["0.body.6"].value.detach())
     )
+
+
+# -- where an error belongs --------------------------------------------------------------------
+
+
+class Refusing(dkm.ArcCosine):
+    """A kernel that does not like the data."""
+
+    def of_cosine(self, cosine):
+        if cosine.ndim == 2 and len(cosine) != cosine.shape[1]:
+            raise dkm.GramError("no such cosine")
+        return super().of_cosine(cosine)
+
+
+def _kernel_and_conv(**layers):
+    parts = {
+        "kernel": dkm.ArcCosine(),
+        "noise": dkm.Noise(),
+        "conv": dkm.Conv(5, 5, 3, padding="valid"),
+        "norm": dkm.Norm(),
+    }
+    return dkm.Sequential({"inner": dkm.Sequential({**parts, **layers})}), 1
+
+
+def _gram_layer(**layers):
+    parts = {"gram": dkm.GramLayer(5), "centre": dkm.Centre(), "norm": dkm.Norm()}
+    return dkm.Sequential({"inner": dkm.Sequential({**parts, **layers})}), 1
+
+
+def _uninitialised(layer, name):
+    setattr(layer.inner, name, type(getattr(layer.inner, name))())
+    if name == "norm":
+        layer.inner.norm.running_variance = None
+
+
+@pytest.mark.parametrize("predicting", [False, True])
+@pytest.mark.parametrize(
+    ("build", "name"),
+    [
+        (_kernel_and_conv, "norm"),
+        (_gram_layer, "norm"),
+        (_gram_layer, "centre"),
+    ],
+)
+@torch.no_grad()
+def test_an_error_of_layers_done_in_one_go_names_the_one_that_raised_it(build, name, predicting):
+    (layer, count), gram = build(), random_gram(generator_of("errors"), 5, 3, SPACE, torch.float32)
+    layer.initialise(gram)
+    _uninitialised(layer, name)
+    plan = layer.eval().plan(gram.ii)
+    assert len(plan.steps) == count, "they are one operation"
+    with pytest.raises(dkm.NotInitialisedError) as caught:
+        plan.frozen() if predicting else plan(gram)
+    assert caught.value.layer == f"inner.{name}"
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+@torch.no_grad()
+def test_an_error_of_a_convolution_after_a_kernel_names_the_convolution(frozen):
+    (layer, count), gram = (
+        _kernel_and_conv(),
+        random_gram(generator_of("errors"), 5, 3, SPACE, torch.float32),
+    )
+    layer.initialise(gram)
+    plan = layer.eval().plan(gram.ii)
+    assert len(plan.steps) == count
+    plan = plan.frozen() if frozen else plan
+    with pytest.raises(dkm.GramError, match="spans 3 places") as caught:
+        plan.data(gram.it[..., :2], gram.tt[..., :2])
+    assert caught.value.layer == "inner.conv"
+
+
+@torch.no_grad()
+def test_an_error_of_a_kernel_before_a_convolution_names_the_kernel():
+    layer, _ = _kernel_and_conv(kernel=Refusing())
+    gram = random_gram(generator_of("errors"), 5, 3, SPACE, torch.float32)
+    with pytest.raises(dkm.GramError, match="no such cosine") as caught:
+        layer.plan(gram.ii).data(gram.it, gram.tt)
+    assert caught.value.layer == "inner.kernel"

@@ -48,6 +48,11 @@ def _number(positive) -> float:
     return float(positive.log_value.detach().exp())
 
 
+def _variances(kernel: dkm.Angular) -> tuple[float, float]:
+    weight = 1.0 if kernel.weight_variance is None else _number(kernel.weight_variance)
+    return weight, 0.0 if kernel.bias_variance is None else _number(kernel.bias_variance)
+
+
 @singledispatch
 def kernel_function(kernel: dkm.Kernel) -> kernels.KernelFunction:
     raise NotImplementedError(f"the oracle does not know {type(kernel).__name__}")
@@ -55,9 +60,17 @@ def kernel_function(kernel: dkm.Kernel) -> kernels.KernelFunction:
 
 @kernel_function.register
 def _(kernel: dkm.ArcCosine):
-    weight = 1.0 if kernel.weight_variance is None else _number(kernel.weight_variance)
-    bias = 0.0 if kernel.bias_variance is None else _number(kernel.bias_variance)
-    return kernels.arc_cosine(kernel.order, weight, bias)
+    return kernels.arc_cosine(kernel.order, *_variances(kernel))
+
+
+@kernel_function.register
+def _(kernel: dkm.ArcSine):
+    return kernels.arc_sine(*_variances(kernel))
+
+
+@kernel_function.register
+def _(kernel: dkm.LeakyReLU):
+    return kernels.leaky_relu(kernel.negative_slope, *_variances(kernel))
 
 
 @kernel_function.register

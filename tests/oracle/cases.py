@@ -133,6 +133,13 @@ KERNELS: dict[str, Callable[[], dkm.Kernel]] = {
     "ArcCosine(2, weight, bias)": lambda: dkm.ArcCosine(2, weight_variance=0.6, bias_variance=0.2),
     "ArcCosine(1, weight)": lambda: dkm.ArcCosine(1, weight_variance=0.4),
     "ArcCosine(1, bias)": lambda: dkm.ArcCosine(1, bias_variance=0.4, learn=False),
+    "ArcSine": dkm.ArcSine,
+    "ArcSine(weight, bias)": lambda: dkm.ArcSine(weight_variance=1.7, bias_variance=0.2),
+    "LeakyReLU": dkm.LeakyReLU,
+    "LeakyReLU(0.3, weight, bias)": lambda: dkm.LeakyReLU(
+        0.3, weight_variance=1.7, bias_variance=0.2
+    ),
+    "LeakyReLU(-1)": lambda: dkm.LeakyReLU(-1.0),
     "SquaredExponential": lambda: dkm.SquaredExponential(1.3, scale=0.7, learn=True),
     "Matern(0.5)": lambda: dkm.Matern(0.5, 1.3, scale=0.7, learn=True),
     "Matern(1.5)": lambda: dkm.Matern(1.5, 1.3, scale=0.7, learn=True),

@@ -41,6 +41,30 @@ def arc_cosine(order: int, weight_variance: float = 1.0, bias_variance: float = 
     return kernel
 
 
+def arc_sine(weight_variance: float = 1.0, bias_variance: float = 0.0):
+    """Williams (1997): ``E[erf(u) erf(v)]`` of normal u and v with the covariance of x and y."""
+
+    def kernel(c: Array, a: Array, b: Array) -> Array:
+        sine = np.arcsin(2 * c / np.sqrt((1 + 2 * a) * (1 + 2 * b)))
+        return weight_variance * 2 / math.pi * sine + bias_variance
+
+    return kernel
+
+
+def leaky_relu(slope: float, weight_variance: float = 1.0, bias_variance: float = 0.0):
+    """``E[f(u) f(v)] · 2 / (1 + slope²)`` of normal u and v, f the leaky ReLU."""
+
+    def kernel(c: Array, a: Array, b: Array) -> Array:
+        norms = np.sqrt(a * b)
+        theta = np.arccos(np.clip(c / norms, -1, 1))
+        same = np.sin(theta) + (math.pi - theta) * np.cos(theta)
+        opposite = np.sin(theta) - theta * np.cos(theta)
+        both = (1 + slope**2) * same - 2 * slope * opposite
+        return weight_variance * norms * both / (math.pi * (1 + slope**2)) + bias_variance
+
+    return kernel
+
+
 def isotropic(profile: Callable[[Array], Array], lengthscale: float, scale: float):
     """``scale · profile(r)`` of the distance r in units of the length scale (Eq. 2)."""
 

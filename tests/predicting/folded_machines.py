@@ -84,6 +84,8 @@ MACHINES = {
     "strided input": residual(input_stride=2, kernel_size=5),
     "arccos 0": kernel(dkm.ArcCosine(0, bias_variance=0.2)),
     "arccos 2": kernel(dkm.ArcCosine(2, weight_variance=0.7)),
+    "erf": kernel(dkm.ArcSine(weight_variance=1.2, bias_variance=0.1)),
+    "leaky relu": kernel(dkm.LeakyReLU(0.3, weight_variance=1.2, bias_variance=0.1)),
     "linear kernel": kernel(dkm.Linear()),
     "Matern": kernel(dkm.Matern(2.5, 1.3, scale=0.8)),
     "Matern 1.5": kernel(dkm.Matern(1.5)),

@@ -8,19 +8,12 @@ from folded_machines import MACHINES, machine
 
 import convdkm as dkm
 from convdkm import presets
-from convdkm.kernels import arccosine
+from convdkm.architectures import build_model
+from convdkm.kernels import arccosine, pointwise
+from convdkm.kernels.blocks import Side
 from convdkm.layers import Layer, Plan
-from convdkm.predicting import steps
-from convdkm.predicting.functions import (
-    angular,
-    angular_rows,
-    functions,
-    variance,
-    variance_rows,
-)
-from convdkm.predicting.kept import KeptPlan
+from convdkm.runtime.compiled import diagonal_variance
 from convdkm.runtime.elementwise import PIECEWISE
-from convdkm.training.build import build_model
 
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
@@ -104,25 +97,32 @@ def test_the_machine_of_a_preset_is_evaluated_by_the_engine_that_it_is_trained_b
     images = torch.randn(9, 3, 16, 16)
     model = build_model(config.model, 3, 10).initialise(images, seed=0)
     monkeypatch.setattr("convdkm.model.compiled_engine", lambda: PIECEWISE)
-    asked = []
+    by_kernels, by_gram_layers = [], []
 
-    def noting(function):
-        def call(*, compiled):
-            asked.append((function.__name__, compiled))
-            return function(compiled=False)
+    def kernel_asks(kernel, *_):
+        by_kernels.append(kernel.compiled)
 
-        return call
+    def gram_layer_asks(*, compiled):
+        by_gram_layers.append(compiled)
+        return PIECEWISE
 
-    monkeypatch.setattr(steps, "functions", noting(functions))
+    monkeypatch.setattr(pointwise, "_by_compiler", kernel_asks)
+    monkeypatch.setattr("convdkm.ops.gram.engine", gram_layer_asks)
     uncompiled = model.folded(deterministic=True).predict(images)
-    assert not any(compiled for _, compiled in asked)
-    asked.clear()
+    assert not any(by_kernels + by_gram_layers)
+    by_kernels.clear()
+    by_gram_layers.clear()
     assert model.compile_elementwise()
     compiled = model.folded(deterministic=True)
     assert_close(compiled.predict(images), uncompiled, 1e-5)
-    layers = [part for part in model.modules() if isinstance(part, dkm.Kernel | dkm.GramLayer)]
-    assert len(asked) == len(layers)
-    assert all(compiled for _, compiled in asked)
+    kernels, learned, centred = (
+        sum(isinstance(part, kind) for part in model.modules())
+        for kind in (dkm.Kernel, dkm.GramLayer, dkm.Centre)
+    )
+    assert len(by_kernels) == kernels
+    # A Gram layer and the centring after it are one operation; other centrings ask by themselves.
+    assert len(by_gram_layers) == max(learned, centred)
+    assert all(by_kernels + by_gram_layers)
 
 
 @pytest.mark.slow
@@ -182,14 +182,7 @@ class DoubledPlan(Plan):
         return 4 * it, 4 * tt
 
 
-class Cauchy(dkm.Isotropic):
-    """A kernel of a user's own."""
-
-    def of_squared_distance(self, r2):
-        return 1 / (1 + r2)
-
-
-def test_layers_of_ones_own_are_kept_as_they_are():
+def test_layers_of_ones_own_are_folded_as_they_are():
     model = dkm.DeepKernelMachine(
         dkm.PatchInput(2, 5),
         dkm.Sequential(Doubled(), dkm.GlobalAveragePool()),
@@ -198,10 +191,9 @@ def test_layers_of_ones_own_are_kept_as_they_are():
     )
     images = torch.randn(9, 2, 6, 5)
     predictor = model.initialise(images, seed=0).folded()
-    assert any(isinstance(part, KeptPlan) for part in predictor.modules())
+    assert any(isinstance(part, DoubledPlan) for part in predictor.modules())
     assert_close(predictor.predict(images), model.predict(images), 1e-5)
-    with pytest.raises(dkm.InvalidInputError, match="not one of the library's own"):
-        predictor.require_exportable()
+    predictor.require_exportable()
 
 
 def test_errors_name_the_layer():
@@ -219,11 +211,9 @@ def test_the_kernel_without_angles(dtype, tolerance):
     left, right = torch.tensor([2.0], dtype=dtype), torch.tensor(3.0, dtype=dtype)
     cross = (cosine * (left * right).sqrt())[:, None]
     exact = arccosine(cross.double(), left.double(), right.double())
-    own, inverse = right.expand(len(cross), 1), left.rsqrt()
-    kernel = dkm.ArcCosine()
-    for function in (angular, angular_rows):
-        value = function(kernel, cross, inverse, own, None)
-        assert float((value * left.sqrt() - exact).abs().max()) < tolerance * 10
+    kernel, sides = dkm.ArcCosine(), (Side.of(left), Side.of(right.expand(len(cross), 1)))
+    for value in (kernel.core(cross, *sides), pointwise.value_of_rows(kernel, cross, *sides)):
+        assert float((value - exact).abs().max()) < tolerance * 10
 
 
 def test_the_functions_on_pieces_are_the_plain_ones():
@@ -231,12 +221,15 @@ def test_the_functions_on_pieces_are_the_plain_ones():
     vector, shift = torch.rand(4).double(), torch.randn(4).double()
     own[7] = 0
     rows[7] = 0
+    kernel, sides = dkm.ArcCosine(), (Side.of(vector), Side.of(own[:, None]))
     for extra in (None, shift):
-        one, other = (
-            function(dkm.ArcCosine(), rows, vector, own[:, None], extra)
-            for function in (angular, angular_rows)
+        other = pointwise.value_of_rows(kernel, rows, *sides, extra)
+        one = kernel.core(rows, *sides)
+        torch.testing.assert_close(one if extra is None else one + extra, other)
+        (one, left), (other, same) = (
+            function(rows, own, vector, extra)
+            for function in (diagonal_variance, PIECEWISE.diagonal_variance)
         )
         torch.testing.assert_close(one, other)
-        one, other = variance(rows, own, vector, extra), variance_rows(rows, own, vector, extra)
-        torch.testing.assert_close(one, other)
+        torch.testing.assert_close(left, same)
         assert bool((one >= 0).all())

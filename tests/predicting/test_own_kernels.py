@@ -1,4 +1,4 @@
-"""Kernels of a user's own fold, are saved, loaded, compiled and exported like the library's."""
+"""Kernels of a user's own, and new ones, fold, are saved, loaded, compiled and exported."""
 
 import json
 import types
@@ -9,7 +9,7 @@ import torch
 import convdkm as dkm
 from convdkm.kernels import pointwise
 from convdkm.predicting import load_predictor
-from convdkm.predicting.base import build
+from convdkm.predicting.describing import rebuilt
 from damage import rewrite
 
 
@@ -32,6 +32,15 @@ class Exponential(dkm.Angular):
         return torch.exp(self.rate.to(cosine.dtype) * self.power * (cosine - 1))
 
 
+class Shifted(dkm.Angular):
+    """A kernel of the cosine of points that have one coordinate more, which is not compared."""
+
+    shift = 0.3
+
+    def of_cosine(self, cosine):
+        return torch.exp(cosine - 1)
+
+
 class Written(dkm.Kernel):
     """A kernel that is neither: what it is, and its variance."""
 
@@ -45,6 +54,9 @@ class Written(dkm.Kernel):
 KERNELS = {
     "distance": Cauchy,
     "cosine": Exponential,
+    "shifted": Shifted,
+    "erf": lambda: dkm.ArcSine(weight_variance=1.3, bias_variance=0.2),
+    "leaky": lambda: dkm.LeakyReLU(0.3, bias_variance=0.2),
     "any": Written,
     "sum": lambda: Cauchy(1.3, learn=True) + 0.5 * dkm.ArcCosine(),
     "product": lambda: Exponential(1.0) * Written(),
@@ -100,7 +112,7 @@ def test_it_is_exported(made):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["distance", "cosine"])
+@pytest.mark.parametrize("name", ["distance", "cosine", "erf", "leaky"])
 def test_it_is_written_as_onnx(name, tmp_path):
     runtime = pytest.importorskip("onnxruntime")
     model, images = machine(KERNELS[name]())
@@ -112,7 +124,7 @@ def test_it_is_written_as_onnx(name, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
-@pytest.mark.parametrize("name", ["distance", "cosine"])
+@pytest.mark.parametrize("name", ["distance", "cosine", "shifted", "erf", "leaky"])
 def test_it_is_compiled(name):
     model, images = machine(KERNELS[name]())
     labels = torch.arange(12) % 3
@@ -226,25 +238,9 @@ def test_kernels_of_earlier_files_are_read(name):
         "sum": (combined("FoldedSum", weights=list(weights)), several(dkm.Sum, weights)),
         "product": (combined("FoldedProduct"), several(dkm.Product, (1.0,) * 4)),
     }[name]
-    kernel = build(description, {})
+    kernel = rebuilt(description, {})
     left, right = torch.rand(2, 9).double() + 0.2
     cross = 0.7 * (left * right).sqrt()
     with torch.no_grad():
         torch.testing.assert_close(kernel.of(cross, left, right), expected.of(cross, left, right))
         torch.testing.assert_close(kernel.variance(left), expected.variance(left))
-
-
-def test_a_convolution_of_earlier_files_is_read():
-    predictor = machine(dkm.ArcCosine())[0].folded()
-    description, state = predictor.description(), predictor.state_dict()
-
-    def older(part):
-        if part["kind"] == "FoldedAngularConv":
-            inner = {key: each for key, each in part["parts"].items() if key != "kernel"}
-            return {**part, "kind": "FoldedReluConv", "parts": inner}
-        return {**part, "parts": {key: older(each) for key, each in part["parts"].items()}}
-
-    assert "FoldedReluConv" in str(older(description))
-    loaded = build(older(description), state)
-    images = torch.randn(3, 2, 6, 5)
-    torch.testing.assert_close(loaded.predict(images).mean, predictor.predict(images).mean)

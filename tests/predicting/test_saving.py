@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from folded_machines import MACHINES, machine
@@ -67,13 +68,64 @@ def test_files_with_the_nodes_of_older_versions_are_read(tmp_path):
     with safe_open(path, framework="pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         header = json.loads(file.metadata()["convdkm-predictor"])
-    assert header["predictor"]["parts"]["outcome"].pop("settings") == {"samples": 64}
-    header["predictor"]["parts"]["outcome"]["settings"] = {}
+    assert header["predictor"]["parts"]["outcome"]["settings"]["samples"] == 64
+    header["predictor"]["parts"]["outcome"] = {
+        "kind": "FoldedCategorical",
+        "settings": {},
+        "parts": {},
+    }
+    del header["predictor"]["tensors"], header["predictor"]["parts"]["before"]
     tensors["outcome.nodes"] = torch.randn(64, 3)
     save_file(tensors, path, metadata={"convdkm-predictor": json.dumps(header)})
     loaded = dkm.load_predictor(path)
     torch.testing.assert_close(loaded.predict(images).probs, model.predict(images).probs)
     assert loaded.description() == model.folded().description()
+
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "predictors"
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.safetensors")), ids=lambda path: path.stem)
+def test_files_of_an_earlier_version_are_read(path):
+    """See tests/golden/README.md."""
+    expected = np.load(GOLDEN / "expected.npz")
+    predictor = dkm.load_predictor(path)
+    assert predictor.class_names == ("a", "b", "c")
+    assert {buffer.dtype for buffer in predictor.head.buffers()} == {torch.float32}
+    values = predictor(torch.from_numpy(expected[f"{path.stem}/images"]))
+    for name, value in zip(predictor.output_names, values, strict=True):
+        wanted = torch.from_numpy(expected[f"{path.stem}/{name}"])
+        torch.testing.assert_close(value, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_what_was_read_from_an_earlier_version_can_be_written(tmp_path):
+    expected = np.load(GOLDEN / "expected.npz")
+    predictor = dkm.load_predictor(GOLDEN / "everything.safetensors")
+    predictor.save(tmp_path / "machine.safetensors")
+    images = torch.from_numpy(expected["everything/images"])
+    loaded = dkm.load_predictor(tmp_path / "machine.safetensors")
+    assert torch.equal(loaded(images)[2], predictor(images)[2])
+
+
+def test_convolutions_of_older_versions_are_read(tmp_path):
+    """They had one kernel alone, and no name for it."""
+    path = Path(shutil.copy(GOLDEN / "everything.safetensors", tmp_path))
+    before = dkm.load_predictor(path)
+
+    def older(part):
+        for key, each in part["parts"].items():
+            part["parts"][key] = older(each)
+        if part["kind"] == "FoldedAngularConv" and not part["parts"]["kernel"]["parts"]:
+            return {**part, "kind": "FoldedReluConv", "parts": {}}
+        return part
+
+    def change(header, _):
+        older(header["predictor"])
+        assert "FoldedReluConv" in str(header)
+
+    rewrite(path, change, "convdkm-predictor")
+    images = torch.randn(3, 2, 6, 5)
+    assert torch.equal(dkm.load_predictor(path)(images)[0], before(images)[0])
 
 
 # -- files that are none -----------------------------------------------------------------------

@@ -9,9 +9,10 @@ import convdkm as dkm
 from convdkm.kernels.arccos import arccosine, relu, step
 from convdkm.kernels.blocks import Side
 from convdkm.kernels.pointwise import convolved, value_of_rows
-from convdkm.layers.predicted import Number, predicted
-from convdkm.layers.window import Window
 from convdkm.numerics import safe_sqrt
+from convdkm.ops.chain import Chain
+from convdkm.ops.predicted import Number, predicted
+from convdkm.ops.window import Window
 from convdkm.runtime import compiled, for_rows, maps
 from convdkm.runtime.elementwise import PIECEWISE, compiled_engine, engine
 
@@ -60,6 +61,10 @@ KERNELS = {
     "arc-cosine, variances": lambda: dkm.ArcCosine(weight_variance=1.4, bias_variance=0.3),
     "arc-cosine, order 0": lambda: dkm.ArcCosine(0),
     "arc-cosine, order 2": lambda: dkm.ArcCosine(2, weight_variance=0.7),
+    "erf": dkm.ArcSine,
+    "erf, variances": lambda: dkm.ArcSine(weight_variance=1.4, bias_variance=0.3),
+    "leaky relu": lambda: dkm.LeakyReLU(0.3),
+    "absolute value": lambda: dkm.LeakyReLU(-1.0, weight_variance=1.4, bias_variance=0.3),
     "gaussian": lambda: dkm.NormalisedGaussian(0.7),
     "gaussian, learned": lambda: dkm.NormalisedGaussian(3.0, learn=True),
     "polynomial": lambda: dkm.NormalisedPolynomial((0.25, 0.75)),
@@ -91,8 +96,9 @@ def check_kernel_and_convolution(kernel, dtype, stride=2, *, collinear=True, loo
     inputs += kernel.parameters()
 
     front = kernel.plan(inducing)
-    plan = front.joined(conv.plan(front.ii.detach()))
-    assert plan is not None
+    after = conv.plan(front.ii.detach())
+    plan = Chain([("kernel", front), ("conv", after)], after.ii, {})
+    assert len(plan.steps) == 1, "they are one operation"
     together = plan.data(it, tt)
     own = inducing.diagonal().to(dtype)[:, None, None]
     apart = conv.plan(front.ii.detach()).data(kernel.of(it, own, tt[:, None]), kernel.variance(tt))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from convdkm.layers.scalars import as_tensor, exponential, inverse_root, scalar
+from convdkm.ops.scalars import as_tensor, exponential, inverse_root, scalar
 from convdkm.runtime.memory import peak_memory
 from convdkm.runtime.program import recorded
 from convdkm.runtime.tape import NotRecordableError, Tape, leaf, tape_under_way

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import convdkm as dkm
-from convdkm.config import TrainingConfig
-from convdkm.layers.base import IdentityPlan
+from convdkm.config import Recipe
+from convdkm.ops.base import IdentityPlan
 from convdkm.training.batches import Batches
 from convdkm.training.checkpoint import CheckpointStore
 from convdkm.training.loop import Trainer
@@ -100,7 +100,7 @@ def trainer_of(name, world=None, **options):
     ).initialise(images, labels, seed=0)
     options = {"epochs": 2, "schedule": "constant", "batch_size": BATCH, **options}
     batches = Batches(images, labels, BATCH, world=world, **case.get("augment", {}))
-    trainer = Trainer(machine, batches, TrainingConfig(**options), sinks=[MemorySink()])
+    trainer = Trainer(machine, batches, Recipe(**options), sinks=[MemorySink()])
     trainer.progress.step = case.get("step", 0)
     return trainer
 

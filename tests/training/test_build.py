@@ -3,14 +3,14 @@
 import pytest
 
 import convdkm as dkm
-from convdkm.config import ModelConfig
-from convdkm.training.build import build_model
+from convdkm.architectures import build_model
+from convdkm.options import MachineOptions
 
 SMALL = {"inducing": (4, 4), "blocks": (1,)}
 
 
 def kernels(**options):
-    machine = build_model(ModelConfig(**SMALL, **options), 1, 3)
+    machine = build_model(MachineOptions(**SMALL, **options), 1, 3)
     return [module for module in machine.modules() if isinstance(module, dkm.Kernel)]
 
 
@@ -21,6 +21,9 @@ def test_the_kernel_by_its_name():
     for kernel in found:
         assert isinstance(kernel, dkm.NormalisedGaussian)
         assert kernel.gamma.log_value.exp().item() == pytest.approx(2.5)
+    for kernel in kernels(kernel="leaky-relu", leaky_slope=0.3, bias_variance=0.1):
+        assert isinstance(kernel, dkm.LeakyReLU)
+        assert kernel.negative_slope == 0.3
     for kernel in kernels(kernel="normalised-polynomial", polynomial="1,2,1"):
         assert isinstance(kernel, dkm.NormalisedPolynomial)
         assert kernel.weights == (0.25, 0.5, 0.25)

@@ -8,8 +8,9 @@ import torch
 
 import convdkm as dkm
 from convdkm.kernels.base import Positive
-from convdkm.layers.base import IdentityPlan, Layer
-from convdkm.layers.window import Window
+from convdkm.layers.base import Layer
+from convdkm.ops.base import IdentityPlan
+from convdkm.ops.window import Window
 from convdkm.training.gradients import RecordedGradients
 from oracle.cases import perturb
 

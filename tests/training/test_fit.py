@@ -414,8 +414,8 @@ def test_the_whitening_that_fits_is_chosen_said_and_written_down(size, side, cho
     data = (images, np.arange(size) % 2, images[:10], np.arange(10) % 2)
     options = {"inducing": 4, "blocks": 1, "input_stride": 8 if side > 8 else 1, "epochs": 1}
     run = fit("quick", data, folder=folder, sinks=[sink], **options)
-    assert run.config.data.whitening == chosen
-    assert RunConfig.from_file(folder / "config.yaml").data.whitening == chosen
+    assert run.config.training.whitening == chosen
+    assert RunConfig.from_file(folder / "config.yaml").training.whitening == chosen
     said = [text for _, text in sink.messages if "in place of zca" in text]
     assert len(said) == (why is not None)
     assert all(why in text for text in said)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import convdkm as dkm
-from convdkm.config import TrainingConfig
+from convdkm.config import Recipe
 from convdkm.errors import NotFiniteError, NotPositiveDefiniteError
 from convdkm.insight import gradient_ratios, readings
 from convdkm.training.batches import Batches
@@ -45,7 +45,7 @@ def machine(images, labels):
 def trainer_of(machine, images, labels, *, epochs=3, **options):
     names = ("sinks", "store", "evaluate", "score", "stop")
     more = {name: options.pop(name) for name in names if name in options}
-    config = TrainingConfig(epochs=epochs, batch_size=12, **options)
+    config = Recipe(epochs=epochs, batch_size=12, **options)
     return Trainer(machine, Batches(images, labels, 12, crop=1, flip=True), config, **more)
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import convdkm as dkm
-from convdkm.config import RunConfig
-from convdkm.data import from_arrays
+from convdkm.config import Recipe
 from convdkm.runtime import memory
 from convdkm.runtime.memory import available_memory, peak_memory
 from convdkm.training import MemorySink, build, fit, resume
@@ -221,15 +220,15 @@ def test_a_run_is_the_same_with_and_without(monkeypatch, tmp_path):
 
 def test_what_a_run_asks_for():
     images = torch.rand(100, 3, 16, 16)
-    data = from_arrays(images, torch.arange(100) % 10, images[:50], torch.arange(50) % 10)
-    size = images.nbytes
-    config = RunConfig.of({"batch_size": 64, "micro_batch": 10, "calibrate": 80, "crop": 2})
-    demand = Demand.of(config, data, World(1, 2), CPU, initial=7, held_out=5)
+    size, scored = images.nbytes, (images[:50], torch.empty(5, dtype=torch.uint8))
+    recipe = Recipe(batch_size=64, micro_batch=10, calibrate=80, crop=2, inducing_images=7)
+    demand = Demand.of(recipe, images, World(1, 2), CPU, scored=scored)
     assert demand == Demand((3, 16, 16), 10, 100, True, 7, 2, held=size * 3 // 2 + 5)
-    config = RunConfig.of({"batch_size": 300, "evaluation_batch": 20, "augment": "after-whitening"})
-    demand = Demand.of(config, data, World(), CPU, initial=0)
+    recipe = Recipe(batch_size=300, evaluation_batch=20, augment="after-whitening")
+    demand = Demand.of(recipe, images, World(), CPU, initialises=False, scored=scored[:1])
     assert demand == Demand((3, 16, 16), 100, 20, held=size * 3 // 2, copied=size)
-    on_gpu = Demand.of(config, data, World(), torch.device("cuda"), initial=0)
+    assert Demand.of(recipe, images, World(), CPU).initial == 100
+    on_gpu = Demand.of(recipe, images, World(), torch.device("cuda"))
     assert (on_gpu.held, on_gpu.copied) == (0, 2 * size)
 
 
@@ -263,7 +262,7 @@ def test_compiling_is_an_option_and_survives(tmp_path, monkeypatch, works):
     for sink in sinks:
         assert any("compiling" in text for _, text in sink.messages)
         assert any("install a C++ compiler" in text for _, text in sink.messages) is not works
-    build.tune(made[0], RunConfig().training, lambda *_: None)
+    build.tune(made[0], Recipe(), lambda *_: None)
     assert len(made) == 2
 
 

@@ -9,7 +9,8 @@ from counted_passes import passes_of
 
 import convdkm as dkm
 from convdkm.errors import NotFiniteError, NumericalError
-from convdkm.layers.base import IdentityPlan, Layer
+from convdkm.layers.base import Layer
+from convdkm.ops.base import IdentityPlan
 from convdkm.runtime.elementwise import compiled_engine
 from convdkm.runtime.memory import peak_memory
 from convdkm.training.gradients import RecordedGradients

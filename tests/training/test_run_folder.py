@@ -10,12 +10,17 @@ import sys
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import save_file
 
-from convdkm.config import RunConfig
+from convdkm.config import EARLIER, RunConfig
 from convdkm.errors import InvalidInputError
+from convdkm.presets import preset
 from convdkm.training import MemorySink, Run, fit, resume
+from convdkm.training.checkpoint import FILES
 from convdkm.training.folder import MARKER, REPLACED, writing
+from convdkm.training.session import prepared
+from convdkm.training.world import World
 
 TINY = {
     "inducing": (6,),
@@ -215,7 +220,7 @@ def killed_in(module, name, folder):
 
 @pytest.mark.parametrize(
     ("module", "name"),
-    [("fit", "drawn"), ("fit", "make_whitening"), ("loop", "Trainer.save")],
+    [("session", "drawn"), ("session", "fitted_whitening"), ("loop", "Trainer.save")],
 )
 def test_a_run_killed_before_its_first_checkpoint_starts_anew(module, name, finished, tmp_path):
     folder = killed_in(module, name, tmp_path / "run")
@@ -263,3 +268,36 @@ def test_the_machine_is_the_one_that_was_trained(copied):
     assert "another machine than the checkpoint (jitter)" in opened.warning
     kept = RunConfig.of(opened.config.model_dump())
     assert kept.model.jitter == pytest.approx(RunConfig().model.jitter)
+
+
+def in_earlier_form(settings):
+    """Settings as earlier versions wrote them: part of the recipe stood with the data."""
+    moved = {name: settings["training"].pop(name) for name in EARLIER}
+    return {**settings, "data": {**settings["data"], **moved}}
+
+
+def test_a_run_of_an_earlier_version_is_opened_and_resumed(copied, finished, tmp_path):
+    path = copied / "config.yaml"
+    path.write_text(yaml.safe_dump(in_earlier_form(yaml.safe_load(path.read_text()))))
+    for place in (copied / "checkpoints").glob("*.safetensors"):
+        tensors, description = FILES.read(place)
+        earlier = {**description, "config": in_earlier_form(description["config"])}
+        FILES.write(place, tensors, earlier)
+    now, before = Run.open(finished), Run.open(copied)
+    assert before.warning is None
+    assert before.config == now.config
+    again = shutil.copytree(finished, tmp_path / "again")
+    resumed = [resume(folder, epochs=2).model.state_dict() for folder in (copied, again)]
+    assert all(torch.equal(value, resumed[1][name]) for name, value in resumed[0].items())
+
+
+def test_a_session_that_is_prepared_has_not_begun():
+    session = prepared(preset("quick").config("digits", **TINY), None, World())
+    assert (session.result.step, session.result.metrics) == (0, {})
+    before = {name: value.clone() for name, value in session.result.model.state_dict().items()}
+    run = session.run()
+    assert run is session.result
+    assert run.step == 2
+    assert any(
+        not torch.equal(value, before[name]) for name, value in run.model.state_dict().items()
+    )

@@ -6,7 +6,7 @@ import signal
 import pytest
 import torch
 
-from convdkm.config import TrainingConfig
+from convdkm.config import Recipe
 from convdkm.data.whitening import Standardise
 from convdkm.training.batches import Batches, generator_of, seed_of
 from convdkm.training.schedule import learning_rate
@@ -20,13 +20,13 @@ from convdkm.training.world import (
 
 
 def rates(total, **options):
-    config = TrainingConfig(**options)
+    config = Recipe(**options)
     return [learning_rate(config, step, total) for step in range(total)]
 
 
 def test_the_papers_steps():
     """Divided by 10 after epochs 40 and 80 of 100, with 196 steps each."""
-    config = TrainingConfig()
+    config = Recipe()
     total = 100 * 196
     for epoch, rate in ((0, 0.01), (39, 0.01), (40, 0.001), (79, 0.001), (80, 1e-4), (99, 1e-4)):
         for step in (0, 195):

@@ -3,6 +3,7 @@
 import io
 import math
 import sys
+import threading
 import time
 
 import pytest
@@ -64,7 +65,7 @@ class Screen:
     def live(self):
         """The lines of the live part as they are at this moment."""
         options = self.console.options
-        lines = self.console.render_lines(self.sink._render(), options, pad=False)
+        lines = self.console.render_lines(self.sink, options, pad=False)
         return ["".join(segment.text for segment in line).rstrip() for line in lines]
 
     def step(self, step, seconds=1.0, **values):
@@ -458,12 +459,12 @@ def test_closing_restores_the_terminal_even_if_the_view_is_broken(screen, monkey
     shown = screen(terminal=True)
     shown.sink.start(INFO)
 
-    def broken():
-        raise RuntimeError("cannot draw")
+    def broken(self):
+        if threading.current_thread() is threading.main_thread():
+            raise RuntimeError("cannot draw")
+        return ""
 
-    shown.sink._live.auto_refresh = False
-    shown.sink._live._refresh_thread.stop()
-    monkeypatch.setattr(shown.sink._live, "_get_renderable", broken)
+    monkeypatch.setattr(TerminalSink, "__rich__", broken)
     with pytest.raises(RuntimeError, match="cannot draw"):
         shown.sink.close()
     text = shown.file.getvalue()
@@ -486,13 +487,13 @@ def test_a_dumb_terminal_gets_plain_lines():
 
 def test_the_display_is_drawn_at_its_own_pace(screen, monkeypatch):
     drawn = []
-    render = TerminalSink._render
+    render = TerminalSink.__rich__
 
     def counted(self):
         drawn.append(time.monotonic())
         return render(self)
 
-    monkeypatch.setattr(TerminalSink, "_render", counted)
+    monkeypatch.setattr(TerminalSink, "__rich__", counted)
     shown = screen(terminal=True)
     shown.sink.start(INFO)
     began = time.monotonic()

@@ -6,8 +6,12 @@ import codecs
 import sys
 import threading
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from convdkm.storage.text import legible, written_anyhow
+
+if TYPE_CHECKING:
+    import typer
 
 
 def main() -> None:
@@ -33,12 +37,9 @@ def run(arguments: Sequence[str]) -> int:
     from convdkm.cli.app import build_app
     from convdkm.errors import ConvDKMError
 
-    # The base of the errors in a command's usage; its home differs between versions of typer.
-    usage_error: type[Exception] = typer.BadParameter.__mro__[1]
     try:
-        app = build_app(options="train" in arguments[:1])
-        code = app(list(arguments), prog_name="convdkm", standalone_mode=False)
-    except usage_error as error:
+        code = build_app()(list(arguments), prog_name="convdkm", standalone_mode=False)
+    except typer.TyperException as error:
         return _fail(_usage(error, arguments), 2)
     except ConvDKMError as error:
         return _fail(str(error), 1)
@@ -63,13 +64,13 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _usage(error: Exception, arguments: Sequence[str]) -> str:
+def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
     """What is wrong with a command, and where its help is."""
-    message = error.format_message().rstrip(".")  # type: ignore[attr-defined]
+    message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
     first = " ".join(["convdkm", *arguments[:1]])
     command = first if context is None else context.command_path
-    end = "" if message.endswith(("?", ")")) else "."
+    end = "" if message.endswith("?") else "."
     return f"{message}{end} See `{command} --help`"
 
 

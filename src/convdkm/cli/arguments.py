@@ -1,41 +1,61 @@
-"""Arguments and options that several commands have."""
+"""Arguments and options: how they are written, and those that several commands have."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="folder of the run")]
+
+def argument(metavar: str, help: str) -> Any:
+    """An argument, by its place."""
+    return typer.Argument(metavar=metavar, help=help)
+
+
+def option(metavar: str, help: str, *names: str, group: str | None = None) -> Any:
+    """An option with a value; its names are made from that of the parameter unless given."""
+    return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=group)
+
+
+def switch(names: str, help: str, *short: str) -> Any:
+    """An option without a value; ``--on/--off`` names both ways."""
+    return typer.Option(names, *short, help=help)
+
+
+def listed(given: Iterable[str] | None) -> list[str] | None:
+    """Names given one by one or with commas between."""
+    if not given:
+        return None
+    return [part.strip() for text in given for part in text.split(",") if part.strip()]
+
+
+RunFolder = Annotated[Path, argument("RUN", "folder of the run")]
 DataDir = Annotated[
     str | None,
-    typer.Option(
-        metavar="FOLDER",
-        help="where data sets are (the folder named by CONVDKM_DATA, or ~/.local/share/convdkm)",
+    option(
+        "FOLDER",
+        "folder of the data sets (default: $CONVDKM_DATA, or ~/.local/share/convdkm)",
     ),
 ]
 MovedData = Annotated[
     str | None,
-    typer.Option(
-        "--data", metavar="DATASET", help="where the images of the run are, if they have moved"
-    ),
+    option("DATASET", "where the images of the run are now, if they have moved", "--data"),
 ]
 Device = Annotated[
-    str | None, typer.Option(metavar="NAME", help="cpu, cuda, cuda:1, mps, … (as in training)")
+    str | None, option("NAME", "cpu, cuda, cuda:1, mps, … (default: as in training)")
 ]
 CheckpointName = Annotated[
-    str,
-    typer.Option(
-        "--checkpoint", metavar="NAME", help="which checkpoint: last, best or previous (last)"
-    ),
+    str, option("NAME", "checkpoint to use: last, best or previous (default: last)", "--checkpoint")
 ]
-Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="say nothing but warnings, and how it ended")
-]
+Quiet = Annotated[bool, switch("--quiet", "print only warnings and the result", "-q")]
 TableFormat = Annotated[
     str,
-    typer.Option(
-        "--format", "-f", metavar="NAME", help="to print: markdown, latex, csv or none (markdown)"
+    option(
+        "NAME",
+        "format to print: markdown, latex, csv or none (default: markdown)",
+        "--format",
+        "-f",
     ),
 ]

@@ -3,38 +3,69 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rich.console import Console
-
+from convdkm.cli.arguments import option, switch
 from convdkm.cli.output import console, plain_table, warn
 from convdkm.errors import InvalidInputError
 from convdkm.storage.files import write_json, write_text
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from convdkm.lab.bench.report import Part
 
 WIDTHS = ("16,32,64", "32,64,128", "64,128,256")
-REPEATS = 5
 
 
-def run_bench_command(
+def bench(
     *,
-    quick: bool,
-    json: Path | None,
-    markdown: Path | None,
-    widths: list[str],
-    batch: int,
-    side: int,
-    repeats: int | None,
-    steps: int,
-    threads: int | None,
-    compiled: bool,
-    scaling: bool,
-    profile: bool,
-    keep_memory: bool,
+    quick: Annotated[
+        bool, switch("--quick", "measure one size of machine, in a few minutes")
+    ] = False,
+    json: Annotated[Path | None, option("FILE", "write all results to this file")] = None,
+    markdown: Annotated[Path | None, option("FILE", "write the tables to this file")] = None,
+    widths: Annotated[
+        list[str] | None,
+        option(
+            "N,N,N",
+            "inducing points of the three stages; may be repeated (default: 16,32,64; without"
+            " --quick also 32,64,128 and 64,128,256)",
+        ),
+    ] = None,
+    batch: Annotated[int, option("N", "images in a batch (default: 256)")] = 256,
+    side: Annotated[int, option("N", "height and width of an image (default: 32)")] = 32,
+    repeats: Annotated[int, option("N", "repetitions (default: 5)")] = 5,
+    steps: Annotated[
+        int, option("N", "training steps that compare float32 with float64 (default: 200)")
+    ] = 200,
+    threads: Annotated[int | None, option("N", "threads of PyTorch (default: all cores)")] = None,
+    compile: Annotated[
+        bool,
+        switch(
+            "--compile/--no-compile",
+            "compile elementwise functions and the predictor, and record steps (default: on)",
+        ),
+    ] = True,
+    scaling: Annotated[
+        bool, switch("--scaling", "measure how a step scales with its sizes")
+    ] = False,
+    profile: Annotated[bool, switch("--profile", "measure where the time of a step goes")] = False,
+    keep_memory: Annotated[
+        bool,
+        switch(
+            "--keep-memory/--no-keep-memory",
+            "keep freed memory in the process, for all alike (default: on)",
+        ),
+    ] = True,
 ) -> None:
-    """Run the bench, print its tables and write its files."""
+    """Measure speed and memory, compared with a textbook version and a CNN.
+
+    Compares training steps, predictions, memory and precision, with the settings of the published
+    runs. Without --quick, it also measures how a step scales with its sizes and where its time
+    goes; --scaling and --profile ask for one of these alone. Everything is timed in turn in one
+    process, and the figures are medians.
+    """
     import torch
 
     from convdkm.lab.bench.contestants import Workload
@@ -42,13 +73,12 @@ def run_bench_command(
     from convdkm.runtime.allocator import keep_freed_memory
 
     sizes = [checked_widths(text) for text in widths or (WIDTHS[:1] if quick else WIDTHS)]
-    repeats = REPEATS if repeats is None else repeats
     plan = Plan(
         tuple(Workload(size, batch, side) for size in sizes),
         chosen_parts(quick=quick, scaling=scaling, profile=profile),
         repeats,
         steps,
-        compiled,
+        compile,
         nudged=not quick,
     )
     if threads is not None:

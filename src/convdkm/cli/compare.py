@@ -1,143 +1,177 @@
-"""``convdkm compare``: its options. What is slow to import is imported when it is called."""
+"""``convdkm compare``."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from convdkm.cli.arguments import DataDir, Quiet, TableFormat, argument, listed, option, switch
+from convdkm.cli.output import console, plain_table, say
+from convdkm.cli.study import Address, Hours, LauncherName, Partition, carry_out, launch, telling
+from convdkm.cli.tables import write_study
+from convdkm.errors import InvalidInputError
 
-from convdkm.cli.arguments import DataDir, Quiet, TableFormat
-
-_SCALE = "Scale, the same for all trials of a folder"
+_scale = partial(option, group="Scale, the same for all trials of a folder")
 
 
 def compare(
     dataset: Annotated[
         str | None,
-        typer.Argument(
-            metavar="DATASET",
-            help="digits, mnist, fashion-mnist, cifar10, cifar100, a folder with a sub-folder of"
-            " images for each class, or an .npz file",
+        argument(
+            "DATASET",
+            "digits, mnist, fashion-mnist, cifar10, cifar100, a folder with a sub-folder of images"
+            " for each class, or an .npz file",
         ),
     ] = None,
     *,
     methods: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME,NAME",
-            help="methods, or a group of them: all, quick, machines, networks, kernels or processes"
-            " (quick)",
+        option(
+            "NAME,NAME",
+            "methods, or a group of them: all, quick, machines, networks, kernels or processes"
+            " (default: quick)",
         ),
     ] = None,
     train_size: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="N,N",
-            help="training images, balanced over the classes; several sizes, or all (1000, or all"
-            " where there are fewer)",
+        option(
+            "N,N",
+            "training images, balanced over the classes; several sizes, or all (default: 1000, or"
+            " all if there are fewer)",
         ),
     ] = None,
-    seeds: Annotated[
-        int, typer.Option(metavar="N", help="times each method is fitted at each size (3)")
-    ] = 3,
+    seeds: Annotated[int, option("N", "fits of each method at each size (default: 3)")] = 3,
     output: Annotated[
         Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FOLDER", help="of the comparison (comparisons/DATASET)"
+        option(
+            "FOLDER", "folder of the comparison (default: comparisons/DATASET)", "--output", "-o"
         ),
     ] = None,
     format: TableFormat = "markdown",
-    list_methods: Annotated[
-        bool, typer.Option("--list", help="list the methods, and stop there")
-    ] = False,
+    list_methods: Annotated[bool, switch("--list", "list the methods and stop")] = False,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run",
-            help="show the plan, what will not fit and how long kernels take; stop there",
-        ),
+        switch("--dry-run", "show the plan, what does not fit and how long kernels take, and stop"),
     ] = False,
     quiet: Quiet = False,
     data_dir: DataDir = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="of each trial (OMP_NUM_THREADS, or all cores)"),
-    ] = None,
     budget: Annotated[
         float,
-        typer.Option(
-            metavar="MINUTES",
-            help="for each fit, and for each prediction of the test images by a kernel; inf for no"
-            " limit (10)",
-            rich_help_panel=_SCALE,
+        _scale(
+            "MINUTES",
+            "limit of each fit, and of each prediction of the test images by a kernel; inf for"
+            " no limit (default: 10)",
         ),
     ] = 10.0,
     test_size: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", help="test images, the same for all (all)", rich_help_panel=_SCALE
-        ),
+        int | None, _scale("N", "test images, the same for all methods (default: all)")
     ] = None,
     preset: Annotated[
         str,
-        typer.Option(
-            metavar="NAME",
-            help="of the machine, the inducing NNGP and the CNN, and of the crops and flips of all"
-            " (quick)",
-            rich_help_panel=_SCALE,
+        _scale(
+            "NAME",
+            "settings of the machine, the inducing NNGP and the CNN, and of the crops and flips"
+            " of all methods (default: quick)",
         ),
     ] = "quick",
     whitening: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME",
-            help="auto, zca, zca-paper, standardise, scale or none (as in the preset; auto is zca,"
-            " or standardise where that does not fit)",
-            rich_help_panel=_SCALE,
+        _scale(
+            "NAME",
+            "auto, zca, zca-paper, standardise, scale or none; auto is zca, or standardise where"
+            " that does not fit (default: as in the preset)",
         ),
     ] = None,
-    image_size: Annotated[
+    image_size: Annotated[int | None, _scale("N", "resize images to this height and width")] = None,
+    launcher: LauncherName = "local",
+    jobs: Annotated[
         int | None,
-        typer.Option(metavar="N", help="resize images to this side", rich_help_panel=_SCALE),
+        launch("N", "trials at a time (default: local: 1, for comparable times; slurm: all)"),
     ] = None,
+    threads: Annotated[
+        int | None,
+        launch(
+            "N",
+            "threads of each trial (default: local: OMP_NUM_THREADS, or all cores; else 1)",
+            "--threads",
+            "--cpus",
+        ),
+    ] = None,
+    retries: Annotated[
+        int, launch("N", "times to begin again a trial whose process was lost (default: 0)")
+    ] = 0,
+    address: Address = None,
+    partition: Partition = None,
+    hours: Hours = 24.0,
 ) -> None:
     """Compare methods on the same images.
 
     Deep kernel machines beside the kernel methods of the paper's Table 3 and a CNN: accuracy,
     log-likelihood, calibration, time, memory and numbers learned. Each method is fitted in a
-    process of its own, one after another. The same command goes on where it stopped, and tries
-    failed ones again; a failure does not stop the rest. The last line printed is the folder, which
-    convdkm tables and convdkm report take.
+    process of its own, one after another unless told otherwise. The same command continues where it
+    stopped, and tries failed ones again; a failure does not stop the rest. The last line printed is
+    the folder, which convdkm tables and convdkm report take.
     """
-    from convdkm.cli.comparing import Request, run_comparison, show_methods
-
     if list_methods:
-        show_methods()
+        _show_methods()
         return
-    run_comparison(
-        Request(
-            dataset=dataset,
-            methods=_listed(methods),
-            sizes=_listed(train_size),
-            seeds=seeds,
-            budget=budget,
-            test_size=test_size,
-            image_size=image_size,
-            preset=preset,
-            whitening=whitening,
-            output=output,
-            data_dir=data_dir,
-            threads=threads,
-        ),
-        form=format,
-        dry_run=dry_run,
-        quiet=quiet,
+    from convdkm.lab.studies.comparison.request import asked_for
+    from convdkm.lab.studies.launchers import check_name
+    from convdkm.lab.studies.rendering import check_format
+
+    check_format(format)
+    check_name(launcher)
+    if threads is not None and threads < 1:
+        raise InvalidInputError(f"--threads must be at least 1, got {threads}")
+    tell = telling(quiet=quiet)
+    study = asked_for(
+        dataset,
+        methods=listed(methods),
+        sizes=listed(train_size),
+        seeds=seeds,
+        budget=budget,
+        preset=preset,
+        whitening=whitening,
+        output=output,
+        data_dir=data_dir,
+        here=launcher == "local",
+        tell=tell,
+        test_size=test_size,
+        image_size=image_size,
+    )
+    from convdkm.lab.studies.comparison.comparison import launcher_for
+    from convdkm.lab.studies.comparison.page import write_methods_page
+
+    folder = study.folder
+    engine = launcher_for(
+        launcher,
+        folder,
+        threads=threads,
+        jobs=jobs,
+        retries=retries,
+        address=address,
+        partition=partition,
+        hours=hours,
     )
 
+    def show() -> None:
+        written = write_study(folder.path, output=None, form=format)
+        for path in (*written, write_methods_page(folder.path)):
+            say(str(path), stderr=True)
 
-def _listed(given: list[str] | None) -> list[str] | None:
-    """Names given one by one or with commas between."""
-    if not given:
-        return None
-    return [part.strip() for text in given for part in text.split(",") if part.strip()]
+    carry_out(study, engine, tell, dry_run=dry_run, show=show)
+
+
+def _show_methods() -> None:
+    """Print every method: what it is, and what it needs."""
+    from convdkm.lab.baselines.methods import GROUPS, METHODS, QUICK
+
+    screen = console()
+    table = plain_table("method", "group", "", "needs")
+    for each in METHODS:
+        there = "installed" if each.installed else "not installed"
+        needs = "" if each.extra is None else f"convdkm[{each.extra}], {there}"
+        table.add_row(each.name, each.group, each.about, needs)
+    screen.print(table)
+    screen.print(f"\nGroups: {', '.join(GROUPS)}. quick is {', '.join(QUICK)}.", soft_wrap=True)

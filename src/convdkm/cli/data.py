@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+import typer
 
+from convdkm.cli.arguments import DataDir, argument, option, switch
+from convdkm.cli.help import help_if_alone
 from convdkm.cli.output import console, plain_table, say
 from convdkm.data.registry import KNOWN_SETS, data_directory, find, known_set
 from convdkm.errors import ConvDKMError
 
 
-def list_sets(data_dir: str | None) -> None:
-    """Print the known sets and where they are."""
+def data(context: typer.Context) -> None:
+    """List, verify and fetch data sets."""
+    help_if_alone(context)
+
+
+def list_sets(data_dir: DataDir = None) -> None:
+    """List the data sets known by name, and where they are."""
     screen = console()
     table = plain_table("name", "images", "shape", "classes", "where", right=("images", "classes"))
     for known in KNOWN_SETS.values():
@@ -40,11 +41,16 @@ def list_sets(data_dir: str | None) -> None:
     )
 
 
-def verify_sets(names: list[str], data_dir: str | None) -> None:
-    """Read sets whole and say what was found; ends with an error if one is not right."""
+def verify_sets(
+    names: Annotated[
+        list[str] | None, argument("NAME…", "data sets (default: all that are on this machine)")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Read data sets to the end, and check their contents."""
     from convdkm.data import verify
 
-    chosen = [known_set(name) for name in names] or [
+    chosen = [known_set(name) for name in names or ()] or [
         known for known in KNOWN_SETS.values() if find(known.name, data_dir) is not None
     ]
     failed = False
@@ -64,9 +70,27 @@ def verify_sets(names: list[str], data_dir: str | None) -> None:
 
 
 def fetch_sets(
-    names: list[str], data_dir: str | None, mirror: str | None, *, force: bool = False
+    names: Annotated[list[str], argument("NAME…", "data sets to download")],
+    data_dir: DataDir = None,
+    mirror: Annotated[str | None, option("URL", "download from this address instead")] = None,
+    *,
+    force: Annotated[
+        bool, switch("--force", "replace existing files that differ from the published ones")
+    ] = False,
 ) -> None:
-    """Download sets, with a progress bar for each file."""
+    """Download data sets from their official sources.
+
+    An interrupted download continues where it stopped, and every file is checked.
+    """
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
     from convdkm.data.download import fetch
 
     chosen = [known_set(name) for name in names]

@@ -2,48 +2,52 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from json import dumps
+from typing import Annotated
 
-from convdkm.checks import check_choice
+from convdkm.cli.arguments import CheckpointName, DataDir, Device, RunFolder, option, switch
 from convdkm.cli.output import console, metrics_table, warn
-from convdkm.cli.settings import checked_dataset
-from convdkm.data.split_record import PARTS
+from convdkm.data.registry import checked_dataset
 from convdkm.errors import InvalidInputError
-from convdkm.runtime.allocator import keep_freed_memory
-from convdkm.training.checkpoint import Which
-from convdkm.training.run import Run, class_metrics
-from convdkm.training.sources import kept, to_score
 
 
-def open_run(folder: Path, checkpoint: str, device: str | None) -> Run:
-    """A run from its folder; a damaged checkpoint is reported."""
-    check_choice("--checkpoint", checkpoint, Which)
-    run = Run.open(folder, checkpoint, device=device)  # type: ignore[arg-type]
-    if run.warning is not None:
-        warn(run.warning)
-    return run
-
-
-def evaluate_run(
-    folder: Path,
+def evaluate(
+    run: RunFolder,
+    data: Annotated[
+        str | None,
+        option(
+            "DATASET",
+            "another data set of the same classes; or where the images of the run are now, if they"
+            " have moved",
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    checkpoint: CheckpointName = "last",
     *,
-    data: str | None,
-    data_dir: str | None,
-    checkpoint: str,
-    train: bool,
-    device: str | None,
-    as_json: bool,
+    train: Annotated[bool, switch("--train", "evaluate on the training images as well")] = False,
+    device: Device = None,
+    json: Annotated[bool, switch("--json", "print the results as JSON")] = False,
 ) -> None:
-    """Print the figures of a run on its test images, or on another set."""
-    run = open_run(folder, checkpoint, device)
-    if run.model.device.type == "cpu":
+    """Print accuracy, log-likelihood and calibration.
+
+    By default on the test images of the run, with its last checkpoint. With --data, on the test
+    part of another data set, or on all of it if it has none; images that the run was trained on are
+    left out.
+    """
+    from convdkm.cli.inputs import open_run
+    from convdkm.data.split_record import PARTS
+    from convdkm.runtime.allocator import keep_freed_memory
+    from convdkm.training.run import class_metrics
+    from convdkm.training.sources import kept, to_score
+
+    opened = open_run(run, checkpoint, device)
+    if opened.model.device.type == "cpu":
         keep_freed_memory()
-    config = run.config if data_dir is None else run.config.updated({"data_dir": data_dir})
+    config = opened.config if data_dir is None else opened.config.updated({"data_dir": data_dir})
     if data is None:
-        images = kept(config, folder, tell=warn)
+        images = kept(config, run, tell=warn)
     else:
-        images = to_score(config, folder, checked_dataset(data), run.class_names, warn)
+        images = to_score(config, run, checked_dataset(data), opened.class_names, warn)
     parts = {"test": images.parts["test"]}
     if validation := images.parts.get("validation"):
         parts["validation"] = validation
@@ -55,10 +59,10 @@ def evaluate_run(
     metrics: dict[str, float] = {}
     for name, part in parts.items():
         if not len(part):
-            raise InvalidInputError(f"none of the {PARTS[name]} images of {folder} is in {place}")
-        metrics |= class_metrics(name, run.evaluate(part.images, part.labels))
+            raise InvalidInputError(f"none of the {PARTS[name]} images of {run} is in {place}")
+        metrics |= class_metrics(name, opened.evaluate(part.images, part.labels))
         metrics[f"{name}_images"] = len(part)
-    if as_json:
-        print(json.dumps(metrics, indent=2))
+    if json:
+        print(dumps(metrics, indent=2))
     else:
         console().print(metrics_table(metrics))

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
-from convdkm.cli.evaluate import open_run
+from convdkm.cli.arguments import CheckpointName, RunFolder, argument, switch
 from convdkm.cli.output import say
 from convdkm.errors import InvalidInputError
-from convdkm.predicting.exporting import require_onnx, write_onnx, write_program
-from convdkm.predicting.predictor import CannotExportError, Predictor
-from convdkm.predicting.saving import save_predictor
-
-FORMATS: dict[str, Callable[[Predictor, Path], None]] = {
-    ".onnx": write_onnx,
-    ".pt2": write_program,
-    ".safetensors": save_predictor,
-}
 
 
-def export_run(
-    folder: Path, file: Path, *, checkpoint: str, deterministic: bool, force: bool
+def export(
+    run: RunFolder,
+    file: Annotated[Path, argument("FILE", "file to write: .onnx, .pt2 or .safetensors")],
+    checkpoint: CheckpointName = "last",
+    *,
+    deterministic: Annotated[
+        bool,
+        switch(
+            "--deterministic",
+            "use running averages in place of statistics of the batch, and an integral in place of"
+            " samples",
+        ),
+    ] = False,
+    force: Annotated[bool, switch("--force", "replace an existing file")] = False,
 ) -> None:
-    """Write the machine of a run to a file; its ending is the format."""
-    write = FORMATS.get(file.suffix.lower())
+    """Export the machine of a run to one file.
+
+    The ending of FILE is the format: .onnx for other programs, .pt2 for PyTorch without convdkm,
+    .safetensors for convdkm predict and convdkm.load_predictor. The exported machine takes images
+    with values from 0 to 1, in batches of any size, and returns the mean and the variance of the
+    latent functions and the log-probabilities of the classes.
+    """
+    from convdkm.cli.inputs import open_run
+    from convdkm.predicting.exporting import require_onnx, write_onnx, write_program
+    from convdkm.predicting.predictor import CannotExportError
+    from convdkm.predicting.saving import save_predictor
+
+    formats = {".onnx": write_onnx, ".pt2": write_program, ".safetensors": save_predictor}
+    write = formats.get(file.suffix.lower())
     if write is None:
-        known = ", ".join(FORMATS)
-        raise InvalidInputError(f"the ending of {file} says no format; it may be one of {known}")
+        known = ", ".join(formats)
+        raise InvalidInputError(f"{file} has the ending of no known format; use one of {known}")
     if file.is_dir() or (file.exists() and not force):
         end = "is a folder" if file.is_dir() else "is there already; --force replaces it"
         raise InvalidInputError(f"{file} {end}")
     if write is write_onnx:
         require_onnx()
-    run = open_run(folder, checkpoint, "cpu")
-    predictor = run.predictor(deterministic=deterministic)
+    predictor = open_run(run, checkpoint, "cpu").predictor(deterministic=deterministic)
     try:
         write(predictor, file)
     except CannotExportError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 FIRST_COLUMN = 24
@@ -31,6 +32,31 @@ class Group(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl(rows)
         _format_options(self.get_params(ctx), formatter)
+
+
+class ConfiguringCommand(Command):
+    """A command with a flag for every field of the configuration, which takes long to import.
+
+    The flags are made when the command is called or its own help is asked for. Those that the user
+    gave are the context's ``obj``, by the names of the fields.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        from convdkm.cli.options import configuration_flags
+
+        return [*super().get_params(ctx), *configuration_flags()]
+
+    def invoke(self, ctx: Any) -> Any:
+        from convdkm.cli.options import take_given
+
+        ctx.obj = take_given(ctx.params)
+        return super().invoke(ctx)
+
+
+def help_if_alone(context: typer.Context) -> None:
+    """Show the help of a group that is called without a command."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def _format_options(parameters: list[Any], formatter: Any) -> None:
@@ -61,7 +87,7 @@ def _option(parameter: Any) -> tuple[str, str]:
         names += f", {parameter.secondary_opts[0]}"
     if not parameter.is_flag and parameter.metavar:
         names += f" {parameter.metavar}"
-    return names, "show this page" if parameter.name == "help" else parameter.help or ""
+    return names, "show this help" if parameter.name == "help" else parameter.help or ""
 
 
 def _first_sentence(text: str | None) -> str:

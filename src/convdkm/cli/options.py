@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
+import typer.main
 
 from convdkm.config import SECTION, SECTIONS
 
+LONGEST = 60
+"""Of a list of choices that stands for a value in the help; longer ones are part of its text."""
 PANELS = {"data": "Data", "model": "Machine", "training": "Training"}
+FIELDS = tuple(name for name in SECTION if name != "dataset")
+"""Fields that are flags; the data set is an argument."""
 
 
-def takes_configuration(
-    command: Callable[..., None], *, without: tuple[str, ...] = ()
-) -> Callable[..., None]:
-    """Give a command a flag for every field of the configuration but those in ``without``.
+@functools.cache
+def configuration_flags() -> tuple[Any, ...]:
+    """A flag for every field, which takes text where it is not a switch: the fields check it."""
 
-    The command receives those that the user gave as its keyword ``options``, as text where they
-    are not switches; the configuration checks them.
-    """
-    names = [name for name in SECTION if name not in without]
+    def flags(**given: Any) -> None: ...
 
-    def wrapper(**arguments: Any) -> None:
-        given = {name: arguments.pop(name) for name in names}
-        options = {n: _number_if_choice(n, v) for n, v in given.items() if v is not None}
-        command(**arguments, options=options)
+    parameters = [_parameter(name) for name in FIELDS]
+    flags.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    flags.__annotations__ = {each.name: each.annotation for each in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command()(flags)
+    return tuple(typer.main.get_command(app).params)
 
-    signature = inspect.signature(command, eval_str=True)
-    own = [p for p in signature.parameters.values() if p.name != "options"]
-    extra = [_parameter(name) for name in names]
-    wrapper.__signature__ = inspect.Signature([*own, *extra])  # type: ignore[attr-defined]
-    wrapper.__annotations__ = {p.name: p.annotation for p in (*own, *extra)}
-    wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
-    return wrapper
+
+def take_given(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Take the fields out of the arguments of a command; those that the user gave."""
+    given = {name: arguments.pop(name) for name in FIELDS}
+    return {n: _number_if_choice(n, v) for n, v in given.items() if v is not None}
 
 
 def choices(annotation: Any) -> tuple[Any, ...]:
@@ -51,7 +53,8 @@ def choices(annotation: Any) -> tuple[Any, ...]:
 def metavar(annotation: Any) -> str:
     """What stands for a value in the help: its choices, or its kind."""
     if found := choices(annotation):
-        return "|".join(map(str, found))
+        listed = "|".join(map(str, found))
+        return listed if len(listed) <= LONGEST else "NAME"
     kinds = {int: "N", float: "X", str: "TEXT"}
     shown = "VALUE"
     for part in _parts(annotation):
@@ -83,10 +86,11 @@ def _parameter(name: str) -> inspect.Parameter:
     section = SECTION[name]
     field = SECTIONS[section].model_fields[name]
     kind = bool if field.annotation is bool else str
-    default = _shown(field.default)
+    default, shown = _shown(field.default), metavar(field.annotation)
+    listed = f": {', '.join(choices(field.annotation))}" if shown == "NAME" else ""
     option = typer.Option(
-        help=f"{field.description}{f' ({default})' if default else ''}",
-        metavar=None if kind is bool else metavar(field.annotation),
+        help=f"{field.description}{listed}{f' (default: {default})' if default else ''}",
+        metavar=None if kind is bool else shown,
         rich_help_panel=PANELS[section],
         show_default=False,
     )

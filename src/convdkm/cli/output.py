@@ -1,4 +1,4 @@
-"""Tables and messages for people."""
+"""Tables and messages for people. The library that draws them is imported with the first."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
-
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any, Literal
 
 from convdkm.storage.text import legible
 from convdkm.training.metric_names import METRIC_NAMES
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
 
 PARTS = ("test", "validation", "train")
 MISSING = "–"
@@ -22,15 +22,16 @@ UNBOUNDED = 200
 """Columns where output goes to a file or another program."""
 
 
-class LegibleConsole(Console):
-    """A console on which no text is obeyed: codes that steer a terminal are shown as such."""
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(legible(text), **options)
-
-
 def console(*, stderr: bool = False) -> Console:
     """A console that takes text as it is: names of files may hold brackets and colons."""
+    from rich.console import Console
+
+    class LegibleConsole(Console):
+        """One on which no text is obeyed: codes that steer a terminal are shown as such."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(legible(text), **options)
+
     made = LegibleConsole(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = UNBOUNDED
@@ -54,6 +55,9 @@ def warn(text: str) -> None:
 
 def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """A table without vertical lines, whose named columns are aligned to the right."""
+    from rich import box
+    from rich.table import Table
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"

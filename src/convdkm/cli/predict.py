@@ -5,59 +5,80 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
-
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from torch import Tensor
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from convdkm import __version__
 from convdkm.checks import check_choice
-from convdkm.cli.evaluate import open_run
-from convdkm.cli.output import console, say, warn
-from convdkm.cli.prediction_file import PartialFile
-from convdkm.cli.prediction_rows import FORMS, Form, Row
-from convdkm.data.image_folder import picture_files
-from convdkm.data.picture_stream import PictureBatch, stream_pictures
-from convdkm.data.pictures import UnreadableImageError
+from convdkm.cli.arguments import CheckpointName, Device, argument, option, switch
+from convdkm.cli.output import MISSING, console, plain_table, say, warn
 from convdkm.errors import InvalidInputError
-from convdkm.predicting import load_predictor
-from convdkm.prediction import ClassPrediction
+from convdkm.storage.prediction_file import PartialFile
+from convdkm.storage.prediction_rows import COLUMNS, CsvForm, Form, JsonForm, Row
 from convdkm.storage.text import name_text, one_line
-from convdkm.training.run import as_images
-from convdkm.training.world import find_device
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from convdkm.data.picture_stream import PictureBatch
+    from convdkm.prediction import ClassPrediction
 
 FormName = Literal["table", "csv", "json"]
 AT_ONCE = 256
 """Images that a file's machine works on at a time."""
+SHORTEST = 10
+"""Columns of a terminal that names of images are given at least."""
 Advance = Callable[[int], None]
 
 
-def predict_images(
-    folder: Path,
-    paths: list[Path],
+def predict(
+    run: Annotated[
+        Path, argument("RUN", "folder of a run, or a .safetensors file of convdkm export")
+    ],
+    images: Annotated[
+        list[Path], argument("IMAGE|FOLDER…", "image files, or folders of image files")
+    ],
+    format: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "table, csv or json (default: by the ending of FILE, else table)",
+            "--format",
+            "-f",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        option("FILE", "write to this file instead of the screen", "--output", "-o"),
+    ] = None,
     *,
-    form: str | None,
-    output: Path | None,
-    resize: bool,
-    skip_bad: bool,
-    checkpoint: str,
-    device: str | None,
+    resize: Annotated[
+        bool, switch("--resize", "resize images to the size that the machine takes")
+    ] = False,
+    skip_bad: Annotated[bool, switch("--skip-bad", "skip images that cannot be read")] = False,
+    checkpoint: CheckpointName = "last",
+    device: Device = None,
 ) -> None:
-    """Predict image files, and print or write a row for each as it comes."""
-    name = form or _form_of(output)
+    """Predict the classes of images.
+
+    Each row gives the predicted class and its probability, the entropy of the prediction (its total
+    uncertainty) and the mutual information (the part that more data could remove), both in nats.
+
+    Rows are written as they come, so there may be any number of images. With -o, the same command
+    continues after an interruption.
+    """
+    from convdkm.data.image_folder import picture_files
+    from convdkm.data.picture_stream import stream_pictures
+
+    name = format or _form_of(output)
     check_choice("--format", name, FormName)
-    machine = _machine(folder, checkpoint, device)
-    files = picture_files(paths)
-    chosen = FORMS[name](machine.class_names, files)
+    machine = _machine(run, checkpoint, device)
+    files = picture_files(images)
+    forms: dict[str, type[Form]] = {"table": TableForm, "csv": CsvForm, "json": JsonForm}
+    form = forms[name](machine.class_names, files)
 
     def rows(first: int, advance: Advance) -> Iterator[list[Row]]:
         """Rows of the images from a position on, as many at a time as are predicted at once."""
@@ -72,16 +93,19 @@ def predict_images(
         )
         with closing(stream):  # type: ignore[type-var]
             for batch in stream:
-                found = predicted_rows(machine, batch, chosen)
+                found = predicted_rows(machine, batch, form)
                 yield [row for row, at in zip(found, batch.positions, strict=True) if at >= first]
                 advance(batch.positions[-1] + 1)
 
     if output is None:
-        _print(chosen, rows)
+        _print(form, rows)
         return
     options = {"form": name, "resize": resize, "skip_bad": skip_bad, "version": __version__}
     origin = json.dumps([options, machine.digest, machine.at_once])
-    count = _write(PartialFile(output, chosen, origin, gaps=skip_bad), rows)
+    file = PartialFile(
+        output, form, origin, gaps=skip_bad, tell=partial(say, stderr=True), warn=warn
+    )
+    count = _write(file, rows)
     say(f"{count} prediction{'' if count == 1 else 's'} written to {output}", stderr=True)
 
 
@@ -115,6 +139,8 @@ def _write(output: PartialFile, rows: Rows) -> int:
 
 
 def _require_some(count: int, form: Form) -> None:
+    from convdkm.data.pictures import UnreadableImageError
+
     if not count:
         raise UnreadableImageError(f"none of {len(form.files)} files is a picture that can be read")
 
@@ -122,6 +148,14 @@ def _require_some(count: int, form: Form) -> None:
 @contextmanager
 def _progress(total: int, *, shown: bool = True) -> Iterator[Advance]:
     """A bar on standard error, if that is a terminal; yields what it is told the position by."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
     screen = console(stderr=True)
     with Progress(
         TextColumn("predicting"),
@@ -158,6 +192,12 @@ class Machine(NamedTuple):
 
 def _machine(path: Path, checkpoint: str, device: str | None) -> Machine:
     """The machine of a run, or of a file that ``convdkm export`` wrote."""
+    from convdkm.cli.inputs import open_run
+    from convdkm.predicting import load_predictor
+    from convdkm.prediction import ClassPrediction
+    from convdkm.training.run import as_images
+    from convdkm.training.world import find_device
+
     if not path.is_file():
         run = open_run(path, checkpoint, device)
         tensors = {**run.model.state_dict(), **run.whitening.state_dict(prefix="whitening.")}
@@ -240,3 +280,49 @@ def predicted_rows(machine: Machine, batch: PictureBatch, form: Form) -> list[Ro
             }
         )
     return rows
+
+
+class TableForm(Form):
+    """A table whose columns are as wide as all names need, or as the terminal allows."""
+
+    resumable = False
+
+    def __init__(self, classes: Sequence[str], files: Sequence[str]) -> None:
+        from rich.cells import cell_len
+        from rich.measure import Measurement
+
+        super().__init__(classes, files)
+        self._screen = console()
+        self._titles = [column.replace("_", " ") for column in COLUMNS]
+        longest = max((cell_len(self.shown(file)) for file in files), default=0)
+        self._widths = [longest, max(map(cell_len, classes)), *map(len, self._titles[2:])]
+        self._widths = [
+            max(pair) for pair in zip(self._widths, map(len, self._titles), strict=True)
+        ]
+        unbounded = self._screen.options.update_width(sum(self._widths) + 100)
+        whole = Measurement.get(self._screen, unbounded, self._table([])).maximum
+        most = max(SHORTEST, self._widths[0] - max(0, whole - self._screen.width))
+        self._widths[0] = min(self._widths[0], most)
+
+    def start(self) -> str:
+        return ""
+
+    def lines(self, rows: Iterable[Row], *, first: bool) -> str:
+        with self._screen.capture() as captured:
+            self._screen.print(self._table(rows, header=first))
+        return captured.get()
+
+    def _table(self, rows: Iterable[Row], *, header: bool = True) -> Any:
+        table = plain_table(*self._titles, right=tuple(self._titles[2:]))
+        table.show_header = header
+        for column, width in zip(table.columns, self._widths, strict=True):
+            column.width = width
+        for row in rows:
+            figures = (row["entropy"], row["mutual_information"])
+            table.add_row(
+                row["image"],
+                row["class"],
+                f"{row['probability']:.1%}",
+                *(MISSING if value is None else f"{value:.3f}" for value in figures),
+            )
+        return table

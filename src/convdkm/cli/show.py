@@ -1,20 +1,20 @@
-"""``convdkm show`` and ``convdkm presets``."""
+"""``convdkm show``."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from rich.table import Table
-
+from convdkm.cli.arguments import CheckpointName, DataDir, MovedData, argument, option, switch
 from convdkm.cli.output import UNBOUNDED, console, metrics_table, plain_table, warn
-from convdkm.cli.settings import checked_dataset, given_options, resolve
+from convdkm.data.registry import checked_dataset, is_known
 from convdkm.errors import ConvDKMError, InvalidInputError
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from convdkm.insight import Reading
     from convdkm.insight.summary import LayerSummary
     from convdkm.training.run import Run
@@ -22,21 +22,52 @@ if TYPE_CHECKING:
 COLUMNS = ("layer", "kind", "P_i", "space", "parameters", "ν", "KL")
 LEAVE_OUT = ((), ("kind",), ("kind", "parameters"))
 """Columns that are left out where a terminal is too narrow for all: as few as will do."""
+_START = "For a data set"
 
 
-def show_subject(
-    subject: str,
+def show(
+    subject: Annotated[
+        str,
+        argument("RUN|DATASET", "folder of a run; or a data set, for a machine before training"),
+    ],
+    checkpoint: CheckpointName = "last",
+    data: MovedData = None,
     *,
-    checkpoint: str,
-    data: str | None,
-    no_data: bool,
-    data_dir: str | None,
-    preset: str | None,
-    config: Path | None,
-    others: Sequence[str],
+    no_data: Annotated[
+        bool, switch("--no-data", "leave out explained and spread, which need images")
+    ] = False,
+    data_dir: DataDir = None,
+    preset: Annotated[
+        str | None,
+        option(
+            "NAME", "settings to start from (default: quick for digits, else paper)", group=_START
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, option("FILE", "YAML file of options, which override the preset", group=_START)
+    ] = None,
+    others: Annotated[
+        list[str] | None,
+        option(
+            "NAME=VALUE",
+            "any option of convdkm train, such as inducing=16,32,64; may be repeated",
+            "--set",
+            group=_START,
+        ),
+    ] = None,
 ) -> None:
-    """Print the machine of a run, or that with which training on a data set begins."""
-    from convdkm.data.registry import is_known
+    """Show a machine layer by layer: that of a run, or one before training.
+
+    P_i is the number of inducing points, space the size of the feature map, ν the weight of the KL
+    divergence, which is in nats. Two columns are measured on some of the training images: explained
+    is the share of their variance that the inducing points explain, and spread is how much the
+    correlations with the inducing points differ from image to image. Gradient is the norm of the
+    objective's gradient divided by that of the parameters.
+
+    For a run, the gradients are those recorded in training. For a data set, the machine is the one
+    that training starts from, and the gradients are those of the first step.
+    """
+    from convdkm.cli.inputs import given_options
 
     is_run = (Path(subject) / "config.yaml").is_file()
     settings = {"--preset": preset, "--config": config, "--set": others}
@@ -44,7 +75,7 @@ def show_subject(
     if not given and (is_run or not is_known(subject)):
         moved = {"dataset": data and checked_dataset(data), "data_dir": data_dir}
         places = {name: value for name, value in moved.items() if value is not None}
-        show_run(Path(subject), checkpoint, None if no_data else places)
+        _show_run(Path(subject), checkpoint, None if no_data else places)
         return
     if is_run:
         raise InvalidInputError(
@@ -55,19 +86,19 @@ def show_subject(
             "--checkpoint, --data and --no-data go with a run; a machine at its start is made from"
             " the data set that is named"
         )
-    options = given_options(others)
+    options = given_options(others or [])
     if data_dir is not None:
         options["data_dir"] = data_dir
-    show_start(subject, preset, config, options)
+    _show_start(subject, preset, config, options)
 
 
-def show_run(folder: Path, checkpoint: str, moved: Mapping[str, str] | None) -> None:
+def _show_run(folder: Path, checkpoint: str, moved: Mapping[str, str] | None) -> None:
     """Print the machine of a run, layer by layer, and its figures.
 
     Args:
         moved: where its images are now, by the options that say so; None to do without them.
     """
-    from convdkm.cli.evaluate import open_run
+    from convdkm.cli.inputs import open_run
     from convdkm.report.findings import of_settings
 
     run = open_run(folder, checkpoint, "cpu")
@@ -100,26 +131,28 @@ def _noted_gradients(path: Path) -> tuple[dict[str, float], str]:
     return {}, ""
 
 
-def show_start(
+def _show_start(
     dataset: str, preset: str | None, config: Path | None, options: Mapping[str, str]
 ) -> None:
     """Print the machine with which training on a data set begins."""
+    from convdkm.cli.inputs import resolve
+
     settings, preset = resolve(dataset, preset, config, options)
     import torch
 
-    from convdkm.cli.quiet import WarningSink
+    from convdkm.cli.following import WarningSink
     from convdkm.insight import gradient_ratios
     from convdkm.runtime.allocator import keep_freed_memory
-    from convdkm.training.fit import Session
+    from convdkm.training.session import prepared
     from convdkm.training.world import World
 
-    session = Session(settings, None, World(), sinks=[WarningSink()])
+    session = prepared(settings, None, World(), sinks=[WarningSink()])
     run, trainer = session.result, session.trainer
     if run.model.device.type == "cpu":
         keep_freed_memory()
     read = run.readings(session.dataset.train_images)
     with torch.random.fork_rng(devices=[]):
-        trainer.gradients(*next(session.batches.epoch(0)))
+        trainer.gradients(*next(trainer.batches.epoch(0)))
     gradients = gradient_ratios(run.model)
     _show(run, f"preset {preset}, at its start", read, gradients, [])
 
@@ -138,7 +171,7 @@ def _show(
     size = "×".join(map(str, run.image_shape))
     screen.print(
         f"{config.data.dataset}: {len(run.class_names)} classes, images {size}, whitening"
-        f" {config.data.whitening}; {state}",
+        f" {config.training.whitening}; {state}",
         soft_wrap=True,
     )
     screen.print()
@@ -215,20 +248,3 @@ def machine_table(
 
 def _nats(value: float) -> str:
     return f"{value:.2f}" if value < 10_000 else f"{value:.0f}"
-
-
-def show_presets(name: str | None, dataset: str) -> None:
-    """Print what presets there are, or all values of one."""
-    from convdkm.presets import names, preset
-
-    if name is not None:
-        chosen = preset(name)
-        dataset = checked_dataset(dataset)
-        title = f"Preset {name} for {dataset}. {chosen.description}"
-        print(textwrap.fill(title, 80, initial_indent="# ", subsequent_indent="# "))
-        print(chosen.config(dataset).to_yaml(), end="")
-        return
-    table = plain_table("preset", "what it is")
-    for each in names():
-        table.add_row(each, textwrap.fill(preset(each).description, 60))
-    console().print(table)

@@ -1,51 +1,73 @@
-"""``convdkm train`` and ``convdkm resume``."""
+"""``convdkm train``."""
 
 from __future__ import annotations
 
 import itertools
 import os
-import sys
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from convdkm.cli.interrupt import Interrupt
-from convdkm.cli.output import console, metrics_table, say, say_path
-from convdkm.cli.settings import checked_dataset, resolve
-from convdkm.config import RunConfig
-from convdkm.runtime.allocator import keep_freed_memory
-from convdkm.storage.files import read_mapping
-from convdkm.storage.text import in_shell
+import typer
 
-STOPPING = "Stopping after this step, or batch of images. Ctrl-C again stops at once."
-TOO_EARLY = "Stopped before training began."
+from convdkm.cli.arguments import Quiet, argument, option, switch
 
 
-def train_run(
-    dataset: str | None,
-    preset: str | None,
-    config: Path | None,
-    options: Mapping[str, Any],
+def train(
+    context: typer.Context,
+    dataset: Annotated[
+        str | None,
+        argument(
+            "DATASET",
+            "digits, mnist, fashion-mnist, cifar10, cifar100, a folder with a sub-folder of images"
+            " for each class, or an .npz file (default: digits)",
+        ),
+    ] = None,
+    preset: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "settings to start from: paper, paper-benchmark, published, fast or quick"
+            " (default: quick for digits, else paper)",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, option("FILE", "YAML file of options, which override the preset")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        option("FOLDER", "folder of the run (default: a new one in runs/)", "--output", "-o"),
+    ] = None,
     *,
-    output: Path | None,
-    overwrite: bool,
-    quiet: bool,
+    overwrite: Annotated[bool, switch("--overwrite", "replace the run in the folder")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Train, with the live view, and print the figures and the folder."""
-    settings, preset = resolve(dataset, preset, config, options)
+    """Train a machine.
+
+    Without DATASET, it is trained on the handwritten digits that come with the program. Settings
+    come from a preset, then from a file, then from the options below; each overrides the one
+    before. The defaults shown are those of the paper; presets change some of them. Lists are
+    written with commas: 16,32,64.
+
+    Ctrl-C finishes the current step, saves a checkpoint and stops; convdkm resume continues. The
+    last line printed is the folder of the run.
+    """
+    from convdkm.cli.inputs import resolve
+
+    settings, preset = resolve(dataset, preset, config, context.obj)
+    from convdkm.cli.following import follow
     from convdkm.training.fit import fit
     from convdkm.training.world import joined_world
 
-    _keep_memory(settings)
     with joined_world(settings.training.timeout_minutes) as world:
         dataset = settings.data.dataset
         folder = output or (_new_folder(dataset, preset) if world.leads else None)
         folder = world.from_leader(folder)
         try:
-            _follow(
+            follow(
                 lambda **more: fit(settings, dataset, folder=folder, **more),
+                settings,
                 folder,
                 overwrite=overwrite,
                 quiet=quiet,
@@ -54,75 +76,6 @@ def train_run(
             with suppress(OSError):  # a new folder in which nothing came to be is taken back
                 if output is None and world.leads:
                     os.removedirs(folder)
-
-
-def resume_run(folder: Path, options: Mapping[str, Any], *, data: str | None, quiet: bool) -> None:
-    """Go on with a run, with the live view; one that is finished is left as it is."""
-    from convdkm.training.fit import resume
-    from convdkm.training.folder import read_config
-
-    settings = read_config(folder)[0].updated(options)
-    metrics = _final_metrics(folder, settings)
-    if metrics:
-        console().print(
-            f"This run is finished: {metrics['epochs']} epochs, {metrics['steps']} steps."
-            " To go on nevertheless, ask for more with --epochs.",
-            soft_wrap=True,
-        )
-        console().print(metrics_table(metrics))
-        say_path(folder)
-        return
-    _keep_memory(settings)
-    place = None if data is None else checked_dataset(data)
-    _follow(lambda **more: resume(folder, data=place, **options, **more), folder, quiet=quiet)
-
-
-def _keep_memory(settings: RunConfig) -> None:
-    """On the CPU, every step takes the memory that the one before gave up."""
-    from convdkm.training.world import find_device
-
-    if find_device(settings.training.device).type == "cpu":
-        keep_freed_memory()
-
-
-def _final_metrics(folder: Path, settings: RunConfig) -> dict[str, Any]:
-    """The figures of a run that has come to its last epoch; nothing for any other."""
-    metrics = read_mapping(folder / "metrics.json") or {}
-    try:
-        return metrics if metrics["epochs"] >= settings.training.epochs else {}
-    except (KeyError, TypeError):
-        return {}
-
-
-def _follow(start: Callable[..., Any], folder: Path, *, quiet: bool, **more: Any) -> None:
-    """Train under the eyes of the user; the last line printed is the folder."""
-    from convdkm.cli.quiet import BeginningSink, WarningSink
-    from convdkm.training.view import TerminalSink
-
-    sink = WarningSink() if quiet else TerminalSink(console())
-    leads = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started
-    # The others are told by torchrun that the first has ended.
-    with Interrupt(STOPPING, too_early=TOO_EARLY) if leads else Interrupt() as interrupt:
-        try:
-            sinks = [sink, BeginningSink(interrupt.begin)]
-            run = start(sinks=sinks, stop=interrupt, **more)
-        except KeyboardInterrupt:
-            if leads and (folder / "checkpoints").is_dir():
-                _say_how_to_go_on("Stopped at once", folder)
-            sys.exit(interrupt.exit_code)
-    if not run.leads:
-        return
-    if run.metrics:
-        console().print(metrics_table(run.metrics))
-        say_path(folder)
-        return
-    _say_how_to_go_on(f"Stopped after step {run.step}; all is saved", folder)
-    sys.exit(interrupt.exit_code)
-
-
-def _say_how_to_go_on(what: str, folder: Path) -> None:
-    say(f"{what}. Go on with\n  convdkm resume {in_shell(folder)}")
-    say_path(folder)
 
 
 def _new_folder(dataset: str, preset: str) -> Path:

@@ -13,9 +13,8 @@ from convdkm.data.registry import (
     idx_file,
     is_known,
     known_set,
-    listing,
     locate,
-    nearest,
+    require_path,
 )
 from convdkm.errors import InvalidInputError
 from convdkm.storage.text import named_path
@@ -133,13 +132,9 @@ def _load_known(known: KnownSet, data_dir: str | Path | None) -> Dataset:
 
 
 def _load_file(path: Path) -> Dataset:
-    if not path.exists():
-        raise InvalidInputError(
-            f"there is no data set or path {str(path)!r}{nearest(str(path))}{listing()}; or"
-            " give the path of a folder of pictures or of an .npz file"
-        )
+    require_path(path, str(path))
     if path.suffix.lower() != ".npz":
-        raise InvalidInputError(f"{path} is neither a folder of pictures nor an .npz file")
+        raise InvalidInputError(f"{path} is neither a folder of images nor an .npz file")
     from convdkm.data.npz import load_npz
 
     return load_npz(path)

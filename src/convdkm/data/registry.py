@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from convdkm.errors import InvalidInputError
-from convdkm.storage.text import named_path
+from convdkm.storage.text import name_text, named_path
 
 Format = Literal["embedded", "idx", "cifar"]
 
@@ -179,32 +179,52 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-_BY_PLAIN_NAME = {
-    _plain(name): known for known in KNOWN_SETS.values() for name in (known.name, *known.aliases)
+_PROPER_NAMES = {
+    _plain(name): known.name
+    for known in KNOWN_SETS.values()
+    for name in (known.name, *known.aliases)
 }
 
 
 def is_known(name: str) -> bool:
     """Whether a set goes by this name, whatever its case and punctuation; a path is no name."""
-    return _plain(name) in _BY_PLAIN_NAME and not {"/", os.sep} & set(name)
+    return _plain(name) in _PROPER_NAMES and not {"/", os.sep} & set(name)
 
 
 def known_set(name: str) -> KnownSet:
     """The set of this name, whatever its case and punctuation: ``"CIFAR-10"`` is ``"cifar10"``."""
     if not is_known(name):
         raise InvalidInputError(f"there is no data set {name!r}{nearest(name)}{listing()}")
-    return _BY_PLAIN_NAME[_plain(name)]
+    return KNOWN_SETS[_PROPER_NAMES[_plain(name)]]
 
 
 def nearest(name: str) -> str:
     """A suggestion, if a known name is like this one."""
-    alike = difflib.get_close_matches(_plain(name), _BY_PLAIN_NAME, n=1)
-    return f"; did you mean {_BY_PLAIN_NAME[alike[0]].name!r}?" if alike else ";"
+    alike = difflib.get_close_matches(_plain(name), _PROPER_NAMES, n=1)
+    return f"; did you mean {_PROPER_NAMES[alike[0]]!r}?" if alike else ";"
 
 
 def listing() -> str:
     """The known names, as the end of a message."""
     return f" known are {', '.join(KNOWN_SETS)}"
+
+
+def checked_dataset(name: str) -> str:
+    """The proper name of a known set, or the whole path of another; an error if it is neither."""
+    if is_known(name):
+        return known_set(name).name
+    path = named_path(name)
+    require_path(path, name)
+    return name_text(path.resolve())
+
+
+def require_path(path: Path, name: str) -> None:
+    """Raise if there is nothing at the path that ``name`` stands for."""
+    if not path.exists():
+        raise InvalidInputError(
+            f"there is no data set or path {name!r}{nearest(name)}{listing()}; or give the path of"
+            " a folder of images or of an .npz file"
+        )
 
 
 def data_directory(data_dir: str | Path | None = None) -> Path:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, ClassVar
+import inspect
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,97 +15,51 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 from torch import Tensor
 
-from convdkm.config import TrainingConfig
+from convdkm.config import Recipe
 from convdkm.errors import InvalidInputError
-from convdkm.estimators.options import as_dtype, as_integer, as_positive
 from convdkm.model import DeepKernelMachine
 from convdkm.prediction import ClassPrediction, Prediction
 from convdkm.training.batches import Batches
 from convdkm.training.loop import Trainer
-from convdkm.training.world import find_device
 
-INITIALISING_SAMPLES = 512
 PREDICTED_AT_ONCE = 1000
+FORMAT = "_parameters_version"
+"""In a pickle: which version of the parameters it holds; those of version 1 do not say so."""
+RENAMED = {
+    "arc-cosine": "arc-cosine-learned",
+    "normalised-gaussian": "normalised-gaussian-learned",
+}
+"""What names of kernels meant in version 1 that mean others now."""
 
 
 class MachineEstimator(BaseEstimator):
     """Base class of the estimators: a machine ``model_`` that is built, initialised and trained."""
 
-    LEAST_STEPS: ClassVar[int]
-    LEAST_EPOCHS: ClassVar[int]
-
-    epochs: int | None
-    batch_size: int
-    learning_rate: float
-    precision: str
-    device: str
     random_state: Any
     verbose: int | bool
     model_: DeepKernelMachine
 
-    def _train(
-        self,
-        build: Callable[[torch.dtype], DeepKernelMachine],
-        inputs: Tensor,
-        targets: Tensor,
-        *,
-        distinct: Tensor | None = None,
-        crop: int = 0,
-        flip: bool = False,
-    ) -> None:
-        """Build a machine and train it.
+    def _keep(self, parameters: dict[str, Any]) -> None:
+        """Keep what a constructor was called with, its ``locals()``, as attributes."""
+        for name in self._get_param_names():
+            setattr(self, name, parameters[name])
 
-        Args:
-            build: makes the machine, given the precision of its data path.
-            inputs: vectors, or whitened images.
-            targets: labels or real targets.
-            distinct: samples that it is initialised from; all by default.
-            crop, flip: see :class:`Batches`.
-        """
-        device, dtype = find_device(self.device), as_dtype(self.precision)
-        config = self._recipe(len(inputs))
-        inputs, targets = inputs.to(device, dtype), targets.to(device)
-        batches = Batches(
-            inputs,
-            targets,
-            config.batch_size,
-            crop=crop,
-            flip=flip,
-            seed=config.seed,
-        )
-        with torch.random.fork_rng(devices=[]):  # machines draw their first weights when built
-            torch.manual_seed(config.seed)
-            model = build(dtype).to(device)
-        start = slice(None) if distinct is None else distinct.to(device)
-        most = max(INITIALISING_SAMPLES, model.input.num_inducing)
-        model.initialise(batches.images[start], targets[start], seed=config.seed, max_images=most)
+    def _train(self, model: DeepKernelMachine, batches: Batches, recipe: Recipe) -> None:
+        """Train a machine that is initialised."""
         sinks = []
         if self.verbose:
             from convdkm.training.view import TerminalSink
 
             sinks.append(TerminalSink())
-        trainer = Trainer(model, batches, config, sinks=sinks)
+        recipe = recipe.model_copy(update={"evaluate_every": 0})  # there is no test set
+        trainer = Trainer(model, batches, recipe, sinks=sinks)
         with trainer.sinks:
             trainer.run(trainer.info(type(self).__name__))
         self.model_ = model.eval().requires_grad_(False)
-        self.epochs_ = config.epochs
+        self.epochs_ = recipe.epochs
 
-    def _recipe(self, count: int) -> TrainingConfig:
-        batch_size = min(as_integer("batch_size", self.batch_size), count)
-        if self.epochs is None:
-            steps = -(-count // batch_size)
-            epochs = max(self.LEAST_EPOCHS, -(-self.LEAST_STEPS // steps))
-        else:
-            epochs = as_integer("epochs", self.epochs)
-        return TrainingConfig(
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=as_positive("learning_rate", self.learning_rate),
-            schedule="one-cycle",
-            calibrate=2048,
-            evaluate_every=0,
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
-        )
+    def _drawn_seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _inputs(self, X: Any) -> Tensor:
         """Samples to predict, checked, as the machine takes them."""
@@ -114,13 +68,24 @@ class MachineEstimator(BaseEstimator):
     def _predict(self, X: Any) -> Prediction:
         check_is_fitted(self)
         inputs = self._inputs(X)
-        return self.model_.predict(inputs, batch_size=PREDICTED_AT_ONCE)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # for machines that predict by samples
+            return self.model_.predict(inputs, batch_size=PREDICTED_AT_ONCE)
 
     def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
+        state: dict[str, Any] = {**super().__getstate__(), FORMAT: 2}
         if "model_" in state and self.model_.device.type != "cpu":
             state = {**state, "model_": copy.deepcopy(self.model_).cpu()}
         return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        if state.pop(FORMAT, 1) == 1:
+            parameters = inspect.signature(type(self)).parameters
+            state = {name: each.default for name, each in parameters.items()} | state
+            if isinstance(state["kernel"], str):
+                state["kernel"] = RENAMED.get(state["kernel"], state["kernel"])
+        super().__setstate__(state)
 
 
 class MachineClassifier(ClassifierMixin, MachineEstimator):

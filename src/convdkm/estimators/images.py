@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -13,26 +13,37 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from convdkm.architectures import resnet
-from convdkm.data.whitening import chosen_whitening, make_whitening
+from convdkm.config import Recipe, RunConfig
 from convdkm.errors import InvalidInputError
-from convdkm.estimators.base import INITIALISING_SAMPLES, MachineClassifier
+from convdkm.estimators.base import MachineClassifier
 from convdkm.estimators.compat import validate_data
-from convdkm.estimators.options import as_dtype, as_integer, as_integers, as_kernel, as_nu
+from convdkm.estimators.options import as_integers
 from convdkm.estimators.shapes import Shape, as_rows, axes, full_shape, shape_and_layout
 from convdkm.kernels import Kernel
-from convdkm.model import DeepKernelMachine
+from convdkm.options import MachineOptions
+from convdkm.presets import preset as preset_named
+from convdkm.training.batches import Batches
+from convdkm.training.build import built, fitted_whitening, initialise, settled, tune
+from convdkm.training.sinks import Level
+from convdkm.training.world import find_device
+
+LEAST_STEPS = 400
+"""Where the preset's epochs make fewer steps of few images, there are more epochs."""
+SMALL = 16
+"""Images and signals below this side are trained by the preset's settings for the digits (8×8)."""
 
 
 class ConvDKMClassifier(MachineClassifier):
     """Classification of images by a convolutional deep kernel machine.
 
-    A small residual machine (:func:`convdkm.resnet`) by the recipe of the preset ``quick``.
+    A residual machine (:func:`convdkm.resnet`) of a preset, trained by the preset's recipe: the
+    machine that ``convdkm train`` would make of the same images, with the same options and the
+    integer ``random_state`` as its seed. Parameters that are None are the preset's.
 
     Images are arrays ``(N, C, H, W)``, ``(N, H, W)`` if grey, ``(N, H, W, C)`` if the last axis
     has 1, 3 or 4 entries and the second has not, or rows ``(N, C·H·W)`` with ``image_shape``.
     Whichever is used to fit, all will do to predict. Rows without ``image_shape`` are signals: one
-    channel, and convolutions along the row.
+    channel, and convolutions along the row; they are not augmented.
 
     Args:
         inducing: inducing points of every stage; no more than the images hold patches.
@@ -41,18 +52,23 @@ class ConvDKMClassifier(MachineClassifier):
             the array.
         nu: how strongly every layer is held to its kernel, from 0 to infinity, where nothing is
             learned but the top layer; one number, or one for each layer.
-        kernel: ``"arc-cosine"``, ``"squared-exponential"``, ``"matern"``, ``"rational-quadratic"``,
-            ``"normalised-gaussian"``, ``"normalised-polynomial"`` or a :class:`convdkm.Kernel`.
+        kernel: a name (:data:`convdkm.kernels.KERNELS`) or a :class:`convdkm.Kernel`.
         whitening: of the images: ``"standardise"`` brings every channel to mean 0 and variance 1,
-            ``"zca"`` and ``"zca-paper"`` decorrelate the pixels as well, ``"auto"`` is ZCA where it
-            fits, ``"none"``.
+            ``"scale"`` to variance 1 alone, ``"zca"`` and ``"zca-paper"`` decorrelate the pixels as
+            well, ``"auto"`` is ZCA where it fits, ``"none"``.
         crop: training images are moved at random by up to so many pixels.
         flip: training images are mirrored left and right at random.
-        epochs: passes over the images; by default 10, or as many as make 400 steps.
+        epochs: passes over the images; by default the preset's, or as many as make 400 steps.
         batch_size: images a step.
         learning_rate: Adam's, at its peak.
         precision: of the data path, ``"float32"`` or ``"float64"``.
         device: ``"cpu"``, ``"cuda"``, …; ``"auto"`` takes what there is.
+        preset: whose machine and recipe it is.
+        dataset: the data set whose settings in the preset suit the images: ``"mnist"``, say, for
+            images that must not be mirrored. By default those of ``"digits"`` for images below 16
+            pixels, and the general ones (``"images"``) for others.
+        options: any other options of the machine and the recipe, by their names in
+            :class:`~convdkm.config.RunConfig`.
         random_state: of everything that is random: an integer makes fits repeatable.
         verbose: whether to show the training.
 
@@ -64,43 +80,39 @@ class ConvDKMClassifier(MachineClassifier):
         epochs_: passes over the images that it was trained for.
     """
 
-    LEAST_STEPS = 400
-    LEAST_EPOCHS = 10
+    inducing: Sequence[int] | None
+    image_shape: Sequence[int] | None
+    kernel: str | Kernel | None
+    crop: int | None
+    flip: bool | None
+    precision: str | None
+    preset: str
+    dataset: str | None
+    options: Mapping[str, Any] | None
 
     def __init__(
         self,
-        inducing: Sequence[int] = (16, 32, 64),
-        blocks: int | Sequence[int] = 1,
+        inducing: Sequence[int] | None = None,
+        blocks: int | Sequence[int] | None = None,
         *,
         image_shape: Sequence[int] | None = None,
-        nu: float | Sequence[float] = 0.1,
-        kernel: str | Kernel = "arc-cosine",
-        whitening: str = "standardise",
-        crop: int = 0,
-        flip: bool = False,
+        nu: float | Sequence[float] | None = None,
+        kernel: str | Kernel | None = None,
+        whitening: str | None = None,
+        crop: int | None = None,
+        flip: bool | None = None,
         epochs: int | None = None,
-        batch_size: int = 64,
-        learning_rate: float = 0.1,
-        precision: str = "float32",
-        device: str = "auto",
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        precision: str | None = None,
+        device: str | None = None,
+        preset: str = "quick",
+        dataset: str | None = None,
+        options: Mapping[str, Any] | None = None,
         random_state: Any = None,
         verbose: int | bool = False,
     ) -> None:
-        self.inducing = inducing
-        self.blocks = blocks
-        self.image_shape = image_shape
-        self.nu = nu
-        self.kernel = kernel
-        self.whitening = whitening
-        self.crop = crop
-        self.flip = flip
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.precision = precision
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        self._keep(locals())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -111,69 +123,55 @@ class ConvDKMClassifier(MachineClassifier):
         """Train a new machine on images and their labels ``(N,)``."""
         given = None if self.image_shape is None else full_shape(self.image_shape)
         rows, shape = self._rows(X, given)
-        rows, y = validate_data(self, rows, y, dtype=self._numpy_dtype)
+        rows, y = validate_data(self, rows, y, dtype=self._dtype)
         self.image_shape_ = (1, rows.shape[1]) if shape is None else shape
         if given is not None and rows.shape[1] != math.prod(given):
             raise InvalidInputError(
                 f"image_shape {given} has {math.prod(given)} pixels, but X has {rows.shape[1]}"
                 " features"
             )
-        labels = self._encoded(y)
-        images = self._as_images(rows)
-        kind = chosen_whitening(
-            self.whitening,  # type: ignore[arg-type]
-            len(images),
-            images.shape[1:],
-            partial(warnings.warn, stacklevel=2),
+        channels, *space = self.image_shape_
+        config = self._config(space, len(rows))
+        labels, images = self._encoded(y), self._as_images(rows)
+        recipe = settled(config.training, images, _warn)
+        device = find_device(recipe.device)
+        self.whitening_ = fitted_whitening(recipe, images, _warn).to(device)
+        # Inducing patches are drawn from images that differ: equal ones make K_ii singular.
+        first = torch.as_tensor(np.sort(np.unique(rows, axis=0, return_index=True)[1]))
+        options = _within(config.model, min(len(first), recipe.inducing_images), space)
+        kernel = self.kernel if isinstance(self.kernel, Kernel) else None
+        model = built(options, recipe, channels, len(self.classes_), kernel=kernel, ndim=len(space))
+        initialise(model, recipe, images[first], labels[first], self.whitening_)
+        tune(model.to(device), recipe, _warn)
+        batches = Batches.of(
+            recipe, images.to(device), labels.to(device), whitening=self.whitening_
         )
-        self.whitening_ = make_whitening(kind).fit(images)
-        _, first = np.unique(rows, axis=0, return_index=True)
-        crop, flip = as_integer("crop", self.crop, least=0), bool(self.flip)
-        if len(self.image_shape_) == 2 and (crop or flip):
-            raise InvalidInputError("crop and flip are for images; these rows are signals")
-        self._train(
-            self._builder(len(first)),
-            self.whitening_(images),
-            labels,
-            distinct=torch.as_tensor(np.sort(first)),
-            crop=crop,
-            flip=flip,
-        )
+        self._train(model, batches, recipe)
         return self
 
-    def _builder(self, distinct: int) -> Any:
-        channels, *space = self.image_shape_
-        inducing = as_integers("inducing", self.inducing)
-        blocks = (
-            as_integers("blocks", self.blocks)
-            if isinstance(self.blocks, Sequence)
-            else (as_integer("blocks", self.blocks),) * len(inducing)
-        )
-        images = min(distinct, INITIALISING_SAMPLES)
-        enough = [
-            min(points, images * math.prod(-(-size // 2**stage) for size in space))
-            for stage, points in enumerate(inducing)
-        ]
-        nu = as_nu(self.nu)
-
-        def build(dtype: torch.dtype) -> DeepKernelMachine:
-            return resnet(
-                channels,
-                len(self.classes_),
-                enough,
-                blocks,
-                nu=nu,
-                kernel=as_kernel(self.kernel),
-                centre=True,
-                mixing="patches",
-                gram_parameterisation="whitened",
-                gram_scale=100.0,
-                head_parameterisation="whitened",
-                ndim=len(space),
-                dtype=dtype,
-            )
-
-        return build
+    def _config(self, space: Sequence[int], count: int) -> RunConfig:
+        """The preset's settings for ``count`` images, with the given parameters in their place."""
+        if self.inducing is not None:
+            as_integers("inducing", self.inducing)
+        options = MachineOptions.model_fields | Recipe.model_fields
+        given = {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            if name in options and value is not None and not isinstance(value, Kernel)
+        }
+        if len(space) == 1:
+            if self.crop or self.flip:
+                raise InvalidInputError("crop and flip are for images; these rows are signals")
+            given |= {"crop": 0, "flip": False}
+        seed = self.random_state
+        given["seed"] = seed if isinstance(seed, Integral) else self._drawn_seed()
+        given = {**(self.options or {}), **given}
+        dataset = self.dataset or ("digits" if min(space) < SMALL else "images")
+        config = preset_named(self.preset).config(dataset, **given)
+        if "epochs" in given:
+            return config
+        enough = -(-LEAST_STEPS // -(-count // config.training.batch_size))
+        return config.updated({"epochs": max(config.training.epochs, enough)})
 
     def _rows(self, X: Any, expected: Shape | None) -> tuple[Any, Shape | None]:
         """Images as rows, and their shape; what has two axes or fewer stays as it is."""
@@ -184,13 +182,27 @@ class ConvDKMClassifier(MachineClassifier):
 
     def _inputs(self, X: Any) -> Tensor:
         rows, _ = self._rows(X, self.image_shape_)
-        rows = validate_data(self, rows, dtype=self._numpy_dtype, reset=False)
-        whitened: Tensor = self.whitening_(self._as_images(rows))
+        rows = validate_data(self, rows, dtype=self._dtype, reset=False)
+        whitened: Tensor = self.whitening_(self._as_images(rows).to(self.model_.device))
         return whitened
 
     def _as_images(self, rows: NDArray[Any]) -> Tensor:
         return torch.tensor(rows.reshape(-1, *self.image_shape_))
 
     @property
-    def _numpy_dtype(self) -> Any:
-        return np.float64 if as_dtype(self.precision) == torch.float64 else np.float32
+    def _dtype(self) -> Any:
+        return np.float64 if self.precision == "float64" else np.float32
+
+
+def _within(options: MachineOptions, images: int, space: Sequence[int]) -> MachineOptions:
+    """The same, with no more inducing points than ``images`` images have places at every stage."""
+    inducing, stride = [], options.input_stride
+    for points, _, after in options.stages:
+        stride *= after
+        inducing.append(min(points, images * math.prod(-(-size // stride) for size in space)))
+    return options.model_copy(update={"inducing": tuple(inducing)})
+
+
+def _warn(text: str, level: Level) -> None:
+    if level == "warning":
+        warnings.warn(text, stacklevel=6)  # where fit was called

@@ -3,52 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from numbers import Integral, Real
-from typing import Any, Literal, get_args
-
-import torch
+from typing import Any
 
 from convdkm.checks import check_choice
 from convdkm.config import Precision
 from convdkm.errors import InvalidInputError
-from convdkm.kernels import (
-    ArcCosine,
-    Kernel,
-    Matern,
-    NormalisedGaussian,
-    NormalisedPolynomial,
-    RationalQuadratic,
-    SquaredExponential,
-)
-
-KernelName = Literal[
-    "arc-cosine",
-    "squared-exponential",
-    "matern",
-    "rational-quadratic",
-    "normalised-gaussian",
-    "normalised-polynomial",
-]
-
-_KERNELS: dict[str, Callable[[], Kernel]] = {
-    "arc-cosine": lambda: ArcCosine(weight_variance=1.0, bias_variance=0.1),
-    "squared-exponential": lambda: SquaredExponential(learn=True),
-    "matern": lambda: Matern(learn=True),
-    "rational-quadratic": lambda: RationalQuadratic(learn=True),
-    "normalised-gaussian": lambda: NormalisedGaussian(learn=True),
-    "normalised-polynomial": NormalisedPolynomial,
-}
+from convdkm.kernels import KERNELS, Kernel
 
 
 def as_kernel(kernel: object) -> Kernel:
-    """A kernel given by its name or as itself; what those by name can learn, they do."""
-    if isinstance(kernel, Kernel):
-        return kernel
-    if not isinstance(kernel, str) or kernel not in _KERNELS:
-        listed = ", ".join(repr(name) for name in get_args(KernelName))
-        raise InvalidInputError(f"kernel must be a Kernel or one of {listed}; got {kernel!r}")
-    return _KERNELS[kernel]()
+    """A kernel given by its name or as itself."""
+    return kernel if isinstance(kernel, Kernel) else KERNELS.build(str(kernel), {})
 
 
 def as_integer(name: str, value: Any, least: int = 1) -> int:
@@ -85,7 +52,8 @@ def _one_nu(value: Any) -> float:
     return float(value)
 
 
-def as_dtype(precision: Any) -> torch.dtype:
-    """``"float32"`` or ``"float64"`` as PyTorch's type."""
+def as_precision(precision: Any) -> Precision:
+    """``"float32"`` or ``"float64"``."""
     check_choice("precision", precision, Precision)
-    return torch.float64 if precision == "float64" else torch.float32
+    chosen: Precision = precision
+    return chosen

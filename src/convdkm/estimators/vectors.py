@@ -13,25 +13,40 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from convdkm.architectures import fully_connected
+from convdkm.config import Recipe
 from convdkm.estimators.base import MachineClassifier, MachineEstimator
 from convdkm.estimators.compat import validate_data
-from convdkm.estimators.options import as_integer, as_kernel, as_nu, as_positive
+from convdkm.estimators.options import (
+    as_integer,
+    as_kernel,
+    as_nu,
+    as_positive,
+    as_precision,
+)
 from convdkm.kernels import Kernel
-from convdkm.model import DeepKernelMachine
 from convdkm.prediction import RealPrediction
+from convdkm.training.batches import Batches
+from convdkm.training.build import dtype_of
+from convdkm.training.world import find_device
+
+LEAST_STEPS, LEAST_EPOCHS = 150, 10
+"""Epochs are so many by default, or more, so that there are so many steps."""
+INITIALISING_SAMPLES = 512
 
 
 class _OnVectors(MachineEstimator):
     """Base class of the estimators on vectors."""
-
-    LEAST_STEPS = 150
-    LEAST_EPOCHS = 10
 
     inducing: int
     depth: int
     nu: float | Sequence[float]
     kernel: str | Kernel
     standardise: bool
+    epochs: int | None
+    batch_size: int
+    learning_rate: float
+    precision: str
+    device: str
     n_features_in_: int
 
     def _fit_vectors(self, X: NDArray[np.float64], targets: Tensor, **machine: Any) -> None:
@@ -39,21 +54,49 @@ class _OnVectors(MachineEstimator):
         inputs = self._prepared(X)
         _, first = np.unique(inputs.numpy(), axis=0, return_index=True)
         inducing = min(as_integer("inducing", self.inducing), len(first))
-        depth, nu = as_integer("depth", self.depth, least=0), as_nu(self.nu)
-
-        def build(dtype: torch.dtype) -> DeepKernelMachine:
-            return fully_connected(
+        recipe = self._recipe(len(inputs))
+        device, dtype = find_device(recipe.device), dtype_of(recipe)
+        with torch.random.fork_rng(devices=[]):  # machines draw their first weights when built
+            torch.manual_seed(recipe.seed)
+            model = fully_connected(
                 inputs.shape[1],
                 inducing=inducing,
-                depth=depth,
-                nu=nu,
+                depth=as_integer("depth", self.depth, least=0),
+                nu=as_nu(self.nu),
                 kernel=as_kernel(self.kernel),
                 dtype=dtype,
                 **machine,
-            )
-
+            ).to(device)
+        batches = Batches.of(recipe, inputs.to(device, dtype), targets.to(device))
         # Inducing points are drawn from samples that differ: equal ones make K_ii singular.
-        self._train(build, inputs, targets, distinct=torch.as_tensor(np.sort(first)))
+        distinct = torch.as_tensor(np.sort(first)).to(device)
+        model.initialise(
+            batches.images[distinct],
+            batches.targets[distinct],
+            seed=recipe.seed,
+            max_images=max(INITIALISING_SAMPLES, inducing),
+        )
+        self._train(model, batches, recipe)
+
+    def _recipe(self, count: int) -> Recipe:
+        batch_size = min(as_integer("batch_size", self.batch_size), count)
+        if self.epochs is None:
+            epochs = max(LEAST_EPOCHS, -(-LEAST_STEPS // -(-count // batch_size)))
+        else:
+            epochs = as_integer("epochs", self.epochs)
+        return Recipe(
+            whitening="none",
+            crop=0,
+            flip=False,
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=as_positive("learning_rate", self.learning_rate),
+            schedule="one-cycle",
+            calibrate=2048,
+            precision=as_precision(self.precision),
+            device=self.device,
+            seed=self._drawn_seed(),
+        )
 
     def _inputs(self, X: Any) -> Tensor:
         return self._prepared(validate_data(self, X, dtype=np.float64, reset=False))
@@ -75,8 +118,8 @@ class DKMClassifier(MachineClassifier, _OnVectors):
         depth: learned Gram matrices; 0 for a sparse Gaussian process.
         nu: how strongly every layer is held to its kernel, from 0 to infinity, where nothing is
             learned but the top layer; one number, or one for each layer.
-        kernel: ``"arc-cosine"``, ``"squared-exponential"``, ``"matern"``, ``"rational-quadratic"``,
-            ``"normalised-gaussian"``, ``"normalised-polynomial"`` or a :class:`convdkm.Kernel`.
+        kernel: a name (:data:`convdkm.kernels.KERNELS`) or a :class:`convdkm.Kernel`;
+            ``"arc-cosine-learned"`` learns a variance of weights and one of biases.
         standardise: bring every feature to mean 0 and variance 1 first.
         epochs: passes over the samples; by default 10, or as many as make 150 steps.
         batch_size: samples a step.
@@ -104,7 +147,7 @@ class DKMClassifier(MachineClassifier, _OnVectors):
         depth: int = 2,
         *,
         nu: float | Sequence[float] = 10.0,
-        kernel: str | Kernel = "arc-cosine",
+        kernel: str | Kernel = "arc-cosine-learned",
         standardise: bool = True,
         epochs: int | None = None,
         batch_size: int = 256,
@@ -114,18 +157,7 @@ class DKMClassifier(MachineClassifier, _OnVectors):
         random_state: Any = None,
         verbose: int | bool = False,
     ) -> None:
-        self.inducing = inducing
-        self.depth = depth
-        self.nu = nu
-        self.kernel = kernel
-        self.standardise = standardise
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.precision = precision
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any) -> DKMClassifier:
         """Train a new machine on vectors ``(N, features)`` and their labels ``(N,)``."""
@@ -143,21 +175,9 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
     and predictions back; several targets have their noise in common on that scale.
 
     Args:
-        inducing: inducing points of every layer; no more than there are distinct samples.
-        depth: learned Gram matrices; 0 for a sparse Gaussian process.
-        nu: how strongly every layer is held to its kernel, from 0 to infinity, where nothing is
-            learned but the top layer; one number, or one for each layer.
-        kernel: ``"arc-cosine"``, ``"squared-exponential"``, ``"matern"``, ``"rational-quadratic"``,
-            ``"normalised-gaussian"``, ``"normalised-polynomial"`` or a :class:`convdkm.Kernel`.
         noise: variance of the noise to start with, as a share of the targets' variance; learned.
-        standardise: bring every feature to mean 0 and variance 1 first.
-        epochs: passes over the samples; by default 10, or as many as make 150 steps.
-        batch_size: samples a step.
-        learning_rate: Adam's, at its peak.
-        precision: of the data path, ``"float32"`` or ``"float64"``.
-        device: ``"cpu"``, ``"cuda"``, …; ``"auto"`` takes what there is.
-        random_state: of everything that is random: an integer makes fits repeatable.
-        verbose: whether to show the training.
+
+    The other parameters are those of :class:`DKMClassifier`.
 
     Attributes:
         model_: the machine, a :class:`convdkm.DeepKernelMachine`, on the scale of mean 0 and
@@ -176,7 +196,7 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
         depth: int = 2,
         *,
         nu: float | Sequence[float] = 10.0,
-        kernel: str | Kernel = "arc-cosine",
+        kernel: str | Kernel = "arc-cosine-learned",
         noise: float = 0.1,
         standardise: bool = True,
         epochs: int | None = None,
@@ -187,19 +207,7 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
         random_state: Any = None,
         verbose: int | bool = False,
     ) -> None:
-        self.inducing = inducing
-        self.depth = depth
-        self.nu = nu
-        self.kernel = kernel
-        self.noise = noise
-        self.standardise = standardise
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.precision = precision
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any) -> DKMRegressor:
         """Train a new machine on vectors ``(N, features)`` and targets ``(N,)`` or ``(N, D)``."""

@@ -28,8 +28,8 @@ from convdkm.layers import (
     VectorInput,
     Window,
 )
-from convdkm.layers.window import Padding, Size
 from convdkm.model import DeepKernelMachine, in_mode
+from convdkm.ops.window import Padding, Size
 
 BLOCK_ENTRIES = 2**24
 """Entries of the largest array, where :class:`ExactKernel` chooses the size of its blocks."""
@@ -43,6 +43,9 @@ class Convolution(Layer):
         stride, dilation: as in ``torch.nn.Conv2d``.
         padding: zeros around the image; ``"same"`` (default) or ``"valid"``, or integers.
         ndim: number of spatial axes, 1 to 3.
+        weight_variance: :math:`\sigma_w^2`, what Γ is multiplied by: each weight has variance
+            :math:`\sigma_w^2/(CD)`, of C channels and D places of the filter.
+        bias_variance: :math:`\sigma_b^2`, what is added then.
     """
 
     def __init__(
@@ -53,8 +56,20 @@ class Convolution(Layer):
         padding: Padding = "same",
         dilation: Size = 1,
         ndim: int = 2,
+        weight_variance: float = 1.0,
+        bias_variance: float = 0.0,
     ) -> None:
         super().__init__()
+        if not 0 < weight_variance < math.inf:
+            raise InvalidInputError(
+                f"the weight_variance of a convolution must be a positive number, got"
+                f" {weight_variance}"
+            )
+        if not 0 <= bias_variance < math.inf:
+            raise InvalidInputError(
+                f"bias_variance of a convolution must not be negative, got {bias_variance}"
+            )
+        self.weight_variance, self.bias_variance = weight_variance, bias_variance
         self.window = Window.of(kernel_size, stride, padding, dilation, ndim)
 
     def plan(self, ii: Tensor) -> Plan:
@@ -112,7 +127,7 @@ def _(layer: Kernel, gram: SpatialGram) -> SpatialGram:
 
 @propagate.register
 def _(layer: Convolution, gram: SpatialGram) -> SpatialGram:
-    return gram.convolve(layer.window)
+    return gram.convolve(layer.window, layer.weight_variance, layer.bias_variance)
 
 
 @propagate.register(Conv)

@@ -132,10 +132,10 @@ class SpatialGram:
 
         return self._tied(cross, inside(self.left), inside(self.right))
 
-    def convolve(self, window: Window) -> SpatialGram:
+    def convolve(self, window: Window, weight: float = 1.0, bias: float = 0.0) -> SpatialGram:
         r"""The kernelised convolution Γ, with zeros outside the image (Eq. 11).
 
-        .. math:: \Gamma_{ir,js} = \tfrac1D \sum_d \Omega_{i(r+d), j(s+d)}
+        .. math:: \Gamma_{ir,js} = \tfrac{\sigma_w^2}D \sum_d \Omega_{i(r+d), j(s+d)} + \sigma_b^2
         """
         window.require_space(self.space)
         ndim = window.ndim
@@ -143,12 +143,15 @@ class SpatialGram:
         def convolved(block: Tensor) -> Tensor:
             for axis in range(ndim):
                 block = _window_sum(block, (1 + axis, 1 + ndim + axis), window, axis)
-            return block / window.count
+            block = block / (window.count / weight)
+            return block + bias if bias else block
 
         return self._mapped(convolved)
 
-    def average_pool(self, window: Window) -> SpatialGram:
-        r"""Average over a window on both sides; places outside the image are left out.
+    def average_pool(self, window: Window, *, inside: bool = True) -> SpatialGram:
+        r"""Average over a window on both sides.
+
+        Places outside the image are left out; with ``inside=False`` they count as zero.
 
         .. math:: \Lambda_{ir,js} = \tfrac1{w_r w_s} \sum_{dd'} G_{i(r+d), j(s+d')}
         """
@@ -157,11 +160,12 @@ class SpatialGram:
 
         def pooled(block: Tensor) -> Tensor:
             for axis in range(ndim):
-                inside = _window_sum(block.new_ones(space[axis]), (0,), window, axis)
+                counts = _window_sum(block.new_ones(space[axis]), (0,), window, axis)
+                counts = counts if inside else torch.full_like(counts, window.size[axis])
                 for dim in (1 + axis, 1 + ndim + axis):
                     shape = [1] * block.ndim
                     shape[dim] = -1
-                    block = _window_sum(block, (dim,), window, axis) / inside.reshape(shape)
+                    block = _window_sum(block, (dim,), window, axis) / counts.reshape(shape)
             return block
 
         return self._mapped(pooled)

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.insight.meter import Meter, whitening_of
-from convdkm.insight.walk import Blocks, Leaf, first_blocks, gram_leaves, taken_apart
-from convdkm.layers.gram_layer import GramPlan
+from convdkm.insight.walk import Place, first_blocks, gram_leaves, taken_apart
 from convdkm.model import DeepKernelMachine
+from convdkm.ops.base import Blocks
+from convdkm.ops.gram import GramPlan
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def readings(model: DeepKernelMachine, batches: Iterable[Tensor] = ()) -> dict[s
         leaves = gram_leaves(root)
         meters = {id(leaf): Meter(_whitening(leaf), leaf.ii) for leaf in leaves}
 
-        def visit(leaf: Leaf, incoming: Blocks, outgoing: Blocks) -> None:
+        def visit(leaf: Place, incoming: Blocks, outgoing: Blocks) -> None:
             if id(leaf) in meters:
                 meters[id(leaf)].see(incoming, outgoing)
 
@@ -98,7 +99,7 @@ def scale_part(mean_stretch: float, num_inducing: int) -> float:
     return max(0.5 * num_inducing * (mean_stretch - 1 - logarithm), 0.0)
 
 
-def _whitening(leaf: Leaf) -> Tensor:
+def _whitening(leaf: Place) -> Tensor:
     """That of the layer's own plan, or one made for a layer that needs none."""
     plan = leaf.plan
     if isinstance(plan, GramPlan) and plan.whitening is not None:
@@ -106,7 +107,7 @@ def _whitening(leaf: Leaf) -> Tensor:
     return whitening_of(leaf.incoming)
 
 
-def _reading(leaf: Leaf, meter: Meter) -> Reading:
+def _reading(leaf: Place, meter: Meter) -> Reading:
     kl = scale = shape = None
     if isinstance(leaf.plan, GramPlan):
         kl = sum(float(term.value) for term in leaf.plan.kl.values())

@@ -12,9 +12,10 @@ from torch import Tensor
 from convdkm.insight.instruments import scale_part
 from convdkm.insight.meter import Meter, whitening_of
 from convdkm.insight.similarity import FEWEST, cka, class_kernel, cluster_order
-from convdkm.insight.walk import Blocks, Leaf, first_blocks, gram_leaves, taken_apart
+from convdkm.insight.walk import Place, first_blocks, gram_leaves, taken_apart
 from convdkm.layers.gram_layer import GramLayer
 from convdkm.model import DeepKernelMachine
+from convdkm.ops.base import Blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +153,7 @@ def look_into(
         first, last = _Features(model.input.inducing_block()), _Features(root.ii)
         by_leaf = {id(probe.leaf): probe for probe in probes}
 
-        def visit(leaf: Leaf, incoming: Blocks, outgoing: Blocks) -> None:
+        def visit(leaf: Place, incoming: Blocks, outgoing: Blocks) -> None:
             if id(leaf) in by_leaf:
                 by_leaf[id(leaf)].see(incoming, outgoing)
 
@@ -222,7 +223,7 @@ class _Features:
 class _Probe:
     """Gathers what is to be said of one Gram layer."""
 
-    def __init__(self, leaf: Leaf) -> None:
+    def __init__(self, leaf: Place) -> None:
         self.leaf = leaf
         self.before, self.after = _Features(leaf.incoming), _Features(leaf.ii)
         self.meter = Meter(self.before.whitening, leaf.ii)

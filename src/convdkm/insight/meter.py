@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from convdkm.errors import NotFiniteError
-from convdkm.insight.walk import Blocks
+from convdkm.ops.base import Blocks
 
 AT_A_TIME = 16
 """Images whose blocks are held in float64."""

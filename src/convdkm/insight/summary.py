@@ -8,11 +8,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from convdkm.gram import Gram
+from convdkm.insight.walk import Place, first_blocks, taken_apart
 from convdkm.layers.base import Layer
 from convdkm.layers.compose import Sequential, Skip
 from convdkm.layers.gram_layer import GramLayer
-from convdkm.model import DeepKernelMachine, in_mode
+from convdkm.model import DeepKernelMachine
+from convdkm.ops.base import Blocks
+
+Shape = tuple[int, tuple[int, ...]]
+"""Inducing points, and places."""
 
 
 @dataclass(frozen=True)
@@ -46,31 +50,34 @@ class LayerSummary:
 @torch.no_grad()
 def summarise(model: DeepKernelMachine, image_shape: Sequence[int]) -> list[LayerSummary]:
     """Every layer of a machine for images ``(channels, *space)``, in the order of the data."""
-    with in_mode(model, training=False):
-        images = torch.randn(1, *image_shape, generator=torch.Generator().manual_seed(0))
-        gram = model.input(images.to(model.device, model.dtype))
-        rows = [_alone("input", model.input, *_of(gram))]
-        rows += [row for row, _ in _walk(_Place("body"), model.body, gram)]
-        head_kl = float(model.head.plan(model.body.plan(gram.ii).ii).kl.sum())
+    images = torch.randn(1, *image_shape, generator=torch.Generator().manual_seed(0))
+    shapes: dict[Place, Shape] = {}
+
+    def see(place: Place, _: Blocks, outgoing: Blocks) -> None:
+        shapes[place] = _shape(outgoing)
+
+    with taken_apart(model) as root:
+        first = first_blocks(model, images)
+        root.data(first, see)
+        rows = [_alone("input", model.input, *_shape(first)), *_rows(root, _Label(), shapes)]
+        head_kl = float(model.head.plan(root.ii).kl.sum())
     rows.append(replace(_alone("head", model.head), nu=1.0, kl=head_kl))
     rows.append(_alone("likelihood", model.likelihood))
     return rows
 
 
 @dataclass(frozen=True)
-class _Place:
-    """Where a layer stands: its full name, its block, and its name in there."""
+class _Label:
+    """What a layer is called in the table: its block, and its name in there."""
 
-    name: str
     block: str = ""
     part: str = ""
 
-    def child(self, name: str, *, of_skip: bool = False) -> _Place:
+    def child(self, name: str, *, of_skip: bool = False) -> _Label:
         """A layer inside; the body of a skip has no name of its own in the block."""
-        full = f"{self.name}.{name}"
         if of_skip:
-            return _Place(full, self.inner, "" if name == "body" else name)
-        return _Place(full, self.block, f"{self.part}.{name}" if self.part else name)
+            return _Label(self.inner, "" if name == "body" else name)
+        return _Label(self.block, f"{self.part}.{name}" if self.part else name)
 
     @property
     def inner(self) -> str:
@@ -78,35 +85,27 @@ class _Place:
         return f"{self.block}.{self.part}" if self.block and self.part else self.block or self.part
 
 
-def _walk(place: _Place, layer: Layer, gram: Gram) -> Iterator[tuple[LayerSummary, Gram]]:
-    """Rows of a layer and of all inside it; the last one's Gram is what leaves the layer."""
-    if isinstance(layer, Sequential) and len(layer):
-        if not place.block and place.part and not _holds_skips(layer):
-            place = _Place(place.name, place.part)
-        for name, child in layer.named_layers():
-            for row, outgoing in _walk(place.child(name), child, gram):
-                yield row, outgoing
-            gram = outgoing
+def _rows(place: Place, label: _Label, shapes: dict[Place, Shape]) -> Iterator[LayerSummary]:
+    """Rows of a layer and of all inside it, which come first."""
+    layer, inside, skips = place.layer, place.inside, isinstance(place.layer, Skip)
+    if isinstance(layer, Sequential) and not label.block and label.part and not _holds_skips(layer):
+        label = _Label(label.part)
+    for inner in inside:
+        name = inner.name.removeprefix(f"{place.name}.")
+        yield from _rows(inner, label.child(name, of_skip=skips), shapes)
+    if inside and not skips:
         return
-    inside = isinstance(layer, Skip)
-    if isinstance(layer, Skip):
-        yield from _walk(place.child("body", of_skip=True), layer.body, gram)
-        if layer.shortcut is not None:
-            yield from _walk(place.child("shortcut", of_skip=True), layer.shortcut, gram)
-    outgoing = layer(gram)
     nu = layer.nu if isinstance(layer, GramLayer) else None
-    kl = None if nu is None else sum(float(k.value) for k in layer.plan(gram.ii).kl.values())
-    row = LayerSummary(
+    yield LayerSummary(
         place.name,
-        place.inner if inside else place.block,
-        "skip" if inside else place.part,
+        label.inner if skips else label.block,
+        "skip" if skips else label.part,
         type(layer).__name__,
-        *_of(outgoing),
-        sum(p.numel() for p in layer.parameters(recurse=not inside)),
+        *shapes[place],
+        sum(p.numel() for p in layer.parameters(recurse=not skips)),
         nu,
-        kl,
+        None if nu is None else sum(float(term.value) for term in place.plan.kl.values()),
     )
-    yield row, outgoing
 
 
 def _holds_skips(layer: Layer) -> bool:
@@ -119,8 +118,8 @@ def _alone(
     return LayerSummary(name, "", name, type(layer).__name__, inducing, space, _count(layer))
 
 
-def _of(gram: Gram) -> tuple[int, tuple[int, ...]]:
-    return gram.ii.shape[0], tuple(gram.it.shape[2:])
+def _shape(blocks: Blocks) -> Shape:
+    return blocks[0].shape[1], tuple(blocks[0].shape[2:])
 
 
 def _count(module: nn.Module) -> int:

@@ -5,86 +5,86 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from convdkm.layers.base import Layer, Plan
+from convdkm.layers.base import Layer
 from convdkm.layers.compose import Sequential, Skip
 from convdkm.layers.gram_layer import GramLayer
 from convdkm.layers.samples import cast_samples
 from convdkm.model import DeepKernelMachine, in_mode
+from convdkm.ops.base import Blocks, Plan
+from convdkm.ops.chain import Chain, SkipPlan, apart
 from convdkm.runtime.compilable import compilable
 from convdkm.runtime.maps import channels_last
 
-Blocks = tuple[Tensor, Tensor]
-Visit = Callable[["Leaf", Blocks, Blocks], None]
-
 
 @dataclass(frozen=True, eq=False)
-class Node:
-    """A part of the machine whose inducing chain is worked out; ``ii`` leaves it."""
+class Place:
+    """A layer where it stands in the machine; all that walks chains and skips does so by it.
 
-    ii: Tensor
-
-    def leaves(self) -> list[Leaf]:
-        """The layers inside that hold no others, in the order of the data."""
-        raise NotImplementedError
-
-    def data(self, blocks: Blocks, visit: Visit) -> Blocks:
-        """The data blocks that leave it; ``visit`` sees what enters and leaves every leaf."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, eq=False)
-class Leaf(Node):
-    """A layer, under its name in ``model.named_modules()``; ``incoming`` is the ii that enters."""
+    Attributes:
+        name: as in ``model.named_modules()``.
+        layer: the layer.
+        plan: its operation.
+        incoming: the inducing block that enters it.
+    """
 
     name: str
     layer: Layer
-    incoming: Tensor
     plan: Plan
+    incoming: Tensor
 
-    def leaves(self) -> list[Leaf]:
+    @property
+    def ii(self) -> Tensor:
+        """The inducing block that leaves it."""
+        return self.plan.ii
+
+    @cached_property
+    def inside(self) -> list[Place]:
+        """The layers that it is made of, in the order of the data; none if it is made of none."""
+        layer, plan, ii, found = self.layer, self.plan, self.incoming, list[Place]()
+        if isinstance(layer, Sequential) and type(plan) is Chain:
+            for (name, inner), (_, step) in zip(layer.named_layers(), plan.steps, strict=True):
+                found.append(Place(f"{self.name}.{name}", inner, step, ii))
+                ii = step.ii
+        elif isinstance(layer, Skip) and type(plan) is SkipPlan:
+            found.append(Place(f"{self.name}.body", layer.body, plan.body, ii))
+            if layer.shortcut is not None:
+                found.append(Place(f"{self.name}.shortcut", layer.shortcut, plan.shortcut, ii))
+        return found
+
+    def leaves(self) -> list[Place]:
+        """The layers inside that hold no others, in the order of the data."""
+        if isinstance(self.layer, (Sequential, Skip)):
+            return [leaf for place in self.inside for leaf in place.leaves()]
         return [self]
 
     def data(self, blocks: Blocks, visit: Visit) -> Blocks:
-        outgoing = self.plan.data(*blocks)
+        """The data blocks that leave it; ``visit`` sees what enters and leaves every layer.
+
+        A layer that is made of others is seen after them.
+        """
+        outgoing, inside = blocks, self.inside
+        if isinstance(self.plan, SkipPlan) and inside:
+            body, *short = [place.data(blocks, visit) for place in inside]
+            outgoing = self.plan.combined(body, *short or [blocks])
+        elif inside:
+            for place in inside:
+                outgoing = place.data(outgoing, visit)
+        else:
+            outgoing = self.plan.data(*blocks)
         visit(self, blocks, outgoing)
         return outgoing
 
 
-@dataclass(frozen=True, eq=False)
-class _Line(Node):
-    parts: list[Node]
-
-    def leaves(self) -> list[Leaf]:
-        return [leaf for part in self.parts for leaf in part.leaves()]
-
-    def data(self, blocks: Blocks, visit: Visit) -> Blocks:
-        for part in self.parts:
-            blocks = part.data(blocks, visit)
-        return blocks
-
-
-@dataclass(frozen=True, eq=False)
-class _Fork(Node):
-    body: Node
-    shortcut: Node | None
-    weight: float
-
-    def leaves(self) -> list[Leaf]:
-        return self.body.leaves() + ([] if self.shortcut is None else self.shortcut.leaves())
-
-    def data(self, blocks: Blocks, visit: Visit) -> Blocks:
-        body = self.body.data(blocks, visit)
-        short = blocks if self.shortcut is None else self.shortcut.data(blocks, visit)
-        it, tt = (torch.lerp(s, b, self.weight) for s, b in zip(short, body, strict=True))
-        return it, tt
+Visit = Callable[[Place, Blocks, Blocks], None]
 
 
 @contextmanager
-def taken_apart(model: DeepKernelMachine) -> Iterator[Node]:
+def taken_apart(model: DeepKernelMachine) -> Iterator[Place]:
     """The body of a machine in evaluation, layer by layer; the machine is left as it was.
 
     No layer is merged with its neighbours, and none of its functions is compiled anew for that.
@@ -94,7 +94,10 @@ def taken_apart(model: DeepKernelMachine) -> Iterator[Node]:
         try:
             for layer in compiled:
                 layer.compiled = False
-            yield planned("body", model.body, model.input.inducing_block())
+            ii = model.input.inducing_block()
+            with apart():
+                plan = model.body.plan(ii)
+            yield Place("body", model.body, plan, ii)
         finally:
             for layer in compiled:
                 layer.compiled = True
@@ -106,25 +109,6 @@ def first_blocks(model: DeepKernelMachine, images: Tensor) -> Blocks:
     return model.input.data(channels_last(cast_samples(images, model.device, model.dtype)))
 
 
-def gram_leaves(root: Node) -> list[Leaf]:
+def gram_leaves(root: Place) -> list[Place]:
     """The Gram layers."""
     return [leaf for leaf in root.leaves() if isinstance(leaf.layer, GramLayer)]
-
-
-def planned(name: str, layer: Layer, ii: Tensor) -> Node:
-    """A layer with all layers inside it, each planned for itself."""
-    if isinstance(layer, Sequential):
-        incoming, parts = ii, []
-        for child, inner in layer.named_layers():
-            parts.append(planned(f"{name}.{child}", inner, incoming))
-            incoming = parts[-1].ii
-        return _Line(incoming, parts)
-    if isinstance(layer, Skip):
-        body = planned(f"{name}.body", layer.body, ii)
-        short = layer.shortcut
-        other = None if short is None else planned(f"{name}.shortcut", short, ii)
-        weight = float(layer.weight)
-        passed = ii if other is None else other.ii
-        return _Fork(torch.lerp(passed, body.ii, weight), body, other, weight)
-    plan = layer.plan(ii)
-    return Leaf(plan.ii, name, layer, ii, plan)

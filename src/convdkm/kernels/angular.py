@@ -22,7 +22,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from convdkm.kernels.base import OfOneNumber, Positive, derivative
-from convdkm.kernels.blocks import Partials, Side
+from convdkm.kernels.blocks import Partials, Scratch, Side
+from convdkm.layers.base import keeps
 
 
 class Angular(OfOneNumber):
@@ -39,9 +40,11 @@ class Angular(OfOneNumber):
     Attributes:
         degree: d; 1 for kernels that grow as their inputs do.
         keeps_norm: whether :math:`\kappa(1) = 1`.
+        shift: s; with another than 0, :math:`a + s` and :math:`b + s` take the places of a and b.
     """
 
     degree: int = 1
+    shift: float = 0.0
     keeps_norm: ClassVar[bool] = False
 
     def __init__(
@@ -65,6 +68,11 @@ class Angular(OfOneNumber):
         """κ of numbers between −1 and 1."""
         raise NotImplementedError(f"{type(self).__name__} must define of_cosine(cosine)")
 
+    def of_cosine_(self, cosine: Tensor, scratch: Scratch) -> Tensor:
+        """κ, written over the numbers; see :meth:`Kernel.core_`."""
+        del scratch
+        return cosine.copy_(self.of_cosine(cosine))
+
     def slope(self, cosine: Tensor) -> Tensor:
         """κ′ of numbers between −1 and 1, finite everywhere."""
         return derivative(self.of_cosine, cosine)
@@ -73,11 +81,18 @@ class Angular(OfOneNumber):
         """κ and κ′, for kernels that have them cheaper together."""
         return self.of_cosine(cosine), self.slope(cosine)
 
+    @property
+    def grows_with_norm(self) -> bool:
+        return self.degree == 1 and not self.shift and keeps(self, Angular, "core", "variance")
+
     def factors(self) -> tuple[Positive | None, Positive | None]:
         return self.weight_variance, self.bias_variance
 
     def variance(self, own: Tensor) -> Tensor:
-        if not self.degree:
+        if self.shift:
+            whole = own + self.shift
+            value = self.of_cosine(own / whole) * whole**self.degree
+        elif not self.degree:
             value = self.of_cosine((own > 0).to(own.dtype))
         else:
             value = own if self.degree == 1 else own**self.degree
@@ -85,13 +100,24 @@ class Angular(OfOneNumber):
                 value = value * self.of_cosine(own.new_ones(()))
         return self.scaled(value)
 
-    def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
+    def core(self, cross: Tensor, left: Side | None, right: Side) -> Tensor:
+        """See :meth:`convdkm.Kernel.core`; without ``left`` for points of norm one."""
+        left, right = left and left.plus(self.shift), right.plus(self.shift)
         value = self.of_cosine(_cosine(cross, left, right))
         for _ in range(self.degree):
-            value = value * (left.root * right.root)
+            value = value * (right.root if left is None else left.root * right.root)
+        return value
+
+    def core_(self, cross: Tensor, left: Side, right: Side, scratch: Scratch) -> Tensor:
+        left, right = left.plus(self.shift), right.plus(self.shift)
+        cosine = cross.mul_(left.inverse).mul_(right.inverse).clamp_(-1, 1)
+        value = self.of_cosine_(cosine, scratch)
+        for _ in range(self.degree):
+            value.mul_(left.root).mul_(right.root)
         return value
 
     def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
+        left, right = left.plus(self.shift), right.plus(self.shift)
         cosine = _cosine(cross, left, right)
         value, slope = self.with_slope(cosine)
         both = 0.5 * (self.degree * value - cosine * slope)
@@ -105,10 +131,10 @@ class Angular(OfOneNumber):
         return Partials(value, slope, both * left.inverse.square(), both * right.inverse.square())
 
 
-def _inverse(left: Side, right: Side) -> Tensor:
-    return left.inverse * right.inverse
+def _inverse(left: Side | None, right: Side) -> Tensor:
+    return right.inverse if left is None else left.inverse * right.inverse
 
 
-def _cosine(cross: Tensor, left: Side, right: Side) -> Tensor:
+def _cosine(cross: Tensor, left: Side | None, right: Side) -> Tensor:
     """ρ; rounding may carry it a little beyond ±1."""
     return (cross * _inverse(left, right)).clamp(-1, 1)

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from convdkm.errors import InvalidInputError
 from convdkm.kernels.angular import Angular
+from convdkm.kernels.blocks import Scratch
 
 _SINGLE = (
     0.00016558550229587562,
@@ -111,6 +112,9 @@ class ArcCosine(Angular):
         sine = ((1 - cosine) * (1 + cosine)).sqrt()
         return 3 / math.pi * cosine * sine + step(cosine) * (1 + 2 * cosine.square())
 
+    def of_cosine_(self, cosine: Tensor, scratch: Scratch) -> Tensor:
+        return relu_(cosine, scratch) if self.order == 1 else super().of_cosine_(cosine, scratch)
+
     def slope(self, cosine: Tensor) -> Tensor:
         if self.order == 1:
             return step(cosine)
@@ -122,11 +126,7 @@ class ArcCosine(Angular):
         return 1 / (math.pi * sine.clamp(min=torch.finfo(cosine.dtype).eps ** 0.5))
 
     def with_slope(self, cosine: Tensor) -> tuple[Tensor, Tensor]:
-        slope = self.slope(cosine)
-        if self.order != 1:
-            return self.of_cosine(cosine), slope
-        sine = ((1 - cosine) * (1 + cosine)).sqrt()
-        return torch.addcmul(sine * (1 / math.pi), cosine, slope), slope
+        return relu_with_slope(cosine) if self.order == 1 else super().with_slope(cosine)
 
     def extra_repr(self) -> str:
         return f"order={self.order}"
@@ -135,12 +135,31 @@ class ArcCosine(Angular):
 def relu(cosine: Tensor) -> Tensor:
     """κ₁, exactly 1 at 1."""
     u = 1 - cosine.abs()
-    return cosine.clamp(min=0) + u * u.sqrt() * _polynomial(relu_coefficients(cosine.dtype), u)
+    return cosine.clamp(min=0) + u * u.sqrt() * _polynomial(_coefficients(cosine), u)
 
 
-def relu_coefficients(dtype: torch.dtype) -> tuple[float, ...]:
+def relu_(cosine: Tensor, scratch: Scratch) -> Tensor:
+    """The same, written over the numbers; see :meth:`Kernel.core_`."""
+    u, value = scratch.like(cosine, 2)
+    numbers = (1.0, *_coefficients(cosine))
+    one, first, second, *others = _constants(numbers, cosine.dtype, cosine.device)
+    torch.sub(one, torch.abs(cosine, out=u), out=u)
+    torch.addcmul(second, first, u, out=value)
+    for constant in others:
+        torch.addcmul(constant, value, u, out=value)
+    return cosine.clamp_(min=0).addcmul_(value.mul_(u), u.sqrt_())
+
+
+def relu_with_slope(cosine: Tensor) -> tuple[Tensor, Tensor]:
+    """κ₁ and κ₁′ = κ₀."""
+    slope = step(cosine)
+    sine = ((1 - cosine) * (1 + cosine)).sqrt()
+    return torch.addcmul(sine * (1 / math.pi), cosine, slope), slope
+
+
+def _coefficients(cosine: Tensor) -> tuple[float, ...]:
     """Of r, highest power first."""
-    return _DOUBLE if dtype == torch.float64 else _SINGLE
+    return _DOUBLE if cosine.dtype == torch.float64 else _SINGLE
 
 
 def step(cosine: Tensor) -> Tensor:

@@ -18,10 +18,19 @@ from torch import Tensor, nn
 from convdkm.checks import check_positive_number
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
-from convdkm.kernels.blocks import Partials, Side
-from convdkm.kernels.plans import FusedPlan, KernelPlan
-from convdkm.kernels.pointwise import elementwise
-from convdkm.layers.base import Layer, Plan, keeps
+from convdkm.kernels.blocks import Partials, Scratch, Side
+from convdkm.kernels.pointwise import (
+    Blocks,
+    convolved,
+    differentiates,
+    elementwise,
+    inside,
+    value_of_map,
+)
+from convdkm.layers.base import Layer, keeps
+from convdkm.ops.base import Plan
+from convdkm.ops.kernel import KernelPlan
+from convdkm.ops.window import Window
 
 
 class Kernel(Layer):
@@ -46,7 +55,7 @@ class Kernel(Layer):
         raise NotImplementedError(f"{type(self).__name__} must define variance(own)")
 
     def plan(self, ii: Tensor) -> Plan:
-        return FusedPlan(self, ii) if self.is_written_out else KernelPlan(self, ii)
+        return KernelPlan(self, ii, joins=self.is_written_out)
 
     @property
     def is_written_out(self) -> bool:
@@ -60,6 +69,11 @@ class Kernel(Layer):
     def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
         """The kernel, but for :meth:`factors`."""
         raise NotImplementedError(f"{type(self).__name__} must define core(cross, left, right)")
+
+    def core_(self, cross: Tensor, left: Side, right: Side, scratch: Scratch) -> Tensor:
+        """The core, written over ``cross``, which has the shape of all three together."""
+        del scratch
+        return cross.copy_(self.core(cross, left, right))
 
     def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
         """The core with its derivatives by the three numbers, finite everywhere."""
@@ -84,6 +98,39 @@ class Kernel(Layer):
         """The kernel itself with its derivatives, as a part of others."""
         value, *by = self.partials(cross, left, right)
         return Partials(self.scaled(value), *(self.scaled(each, shifted=False) for each in by))
+
+    # -- of whole blocks -----------------------------------------------------------------------
+
+    @property
+    def grows_with_norm(self) -> bool:
+        """Whether core and variance grow as the norms do; the core takes None for norms of one."""
+        return False
+
+    def between(self, ii: Tensor) -> Tensor:
+        """The kernel between different inducing points, from a symmetric matrix."""
+        if self.is_written_out:
+            return self.scaled(inside(self, ii))
+        own = ii.diagonal()
+        value = self.of(ii, own[:, None], own[None, :])
+        return 0.5 * (value + value.T)
+
+    def of_map(self, it: Tensor, inducing: Tensor, tt: Tensor) -> Tensor:
+        """The kernel of a map ``(N, P, *space)``, from variances ``(P,)`` and ``(N, *space)``."""
+        inducing = inducing.to(it.dtype)
+        if self.is_written_out and not differentiates(it, tt, inducing, *self.parameters()):
+            return self.scaled(value_of_map(self, it, inducing, tt))
+        column = inducing.reshape(-1, *(1,) * (it.ndim - 2))
+        return self.of(it, column, tt.unsqueeze(1))
+
+    def convolved(
+        self,
+        window: Window,
+        blocks: Blocks,
+        weight: Tensor,
+        shift: Tensor | None = None,
+    ) -> Tensor:
+        """See :func:`convdkm.kernels.pointwise.convolved`."""
+        return convolved(self, window, blocks, weight, shift)
 
     def __add__(self, other: Kernel) -> Kernel:
         return Sum(self, other) if isinstance(other, Kernel) else NotImplemented

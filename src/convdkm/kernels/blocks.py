@@ -30,9 +30,30 @@ class Side(NamedTuple):
         root = variance.clamp(min=0).sqrt()
         return cls(variance, root, root.clamp(min=SMALLEST_ROOT).reciprocal())
 
-    def part(self, piece: slice) -> Side:
+    def plus(self, variance: float) -> Side:
+        """The same with so much more variance."""
+        return Side.of(self.variance + variance) if variance else self
+
+    def part(self, piece: slice | int) -> Side:
         """The same for some rows."""
         return Side(*(each[piece] for each in self))
+
+
+class Scratch:
+    """Memory for what lies between, taken once for many blocks.
+
+    To take it anew, and give it back, for each of them takes longer than what is done with it.
+    """
+
+    def __init__(self) -> None:
+        self._held: Tensor | None = None
+
+    def like(self, tensor: Tensor, count: int) -> tuple[Tensor, ...]:
+        """So many tensors like one, to be overwritten."""
+        needed = count * tensor.numel()
+        if self._held is None or self._held.numel() < needed:
+            self._held = tensor.new_empty(needed)
+        return self._held[:needed].view(count, *tensor.shape).unbind()
 
 
 class Partials(NamedTuple):

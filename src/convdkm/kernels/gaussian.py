@@ -12,6 +12,7 @@ from torch import Tensor
 
 from convdkm.kernels.angular import Angular
 from convdkm.kernels.base import Positive
+from convdkm.kernels.blocks import Scratch
 
 
 class NormalisedGaussian(Angular):
@@ -35,6 +36,10 @@ class NormalisedGaussian(Angular):
 
     def of_cosine(self, cosine: Tensor) -> Tensor:
         return torch.exp(self.gamma(cosine) * (cosine - 1))
+
+    def of_cosine_(self, cosine: Tensor, scratch: Scratch) -> Tensor:
+        del scratch
+        return cosine.sub_(1).mul_(self.gamma(cosine)).exp_()
 
     def slope(self, cosine: Tensor) -> Tensor:
         return self.gamma(cosine) * self.of_cosine(cosine)

@@ -24,7 +24,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from convdkm.kernels.blocks import Partials, Side
-from convdkm.layers.window import Window
+from convdkm.ops.window import Window
 from convdkm.runtime.compiled import reason_of
 from convdkm.runtime.for_rows import compiled_for_rows
 from convdkm.runtime.maps import as_rows, from_rows, pieces, product_dtype, without_autocast
@@ -38,6 +38,7 @@ PIECE = 1 << 16
 """Numbers in a piece of a map: the dozen passes over it stay in a core's own cache."""
 
 Module = TypeVar("Module", bound=nn.Module)
+Blocks = tuple[Tensor, Tensor | None, Tensor]
 
 
 class RowsGradient(NamedTuple):
@@ -52,16 +53,16 @@ class RowsGradient(NamedTuple):
 
 
 def value_of_rows(
-    kernel: Kernel, cross: Tensor, inducing: Side, own: Side, shift: Tensor | None = None
+    kernel: Any, cross: Tensor, inducing: Side | None, own: Side, shift: Tensor | None = None
 ) -> Tensor:
     """The core of a kernel, plus ``shift``.
 
     Args:
         kernel: the kernel.
         cross: ``(rows, P)``.
-        inducing: ``(P,)``.
+        inducing: ``(P,)``; None for norms of one, see :attr:`convdkm.Kernel.grows_with_norm`.
         own: ``(rows, 1)``.
-        shift: a number.
+        shift: a number, or ``(P,)``.
     """
     made = _by_compiler(kernel, _value, cross, inducing, own, shift)
     if made is not None:
@@ -144,14 +145,42 @@ def _by_parameters(
     return torch.autograd.grad(value, kernel.core_parameters(), grad, allow_unused=True)
 
 
+def differentiates(*tensors: Tensor | None) -> bool:
+    """Whether there is a gradient by any of them to be worked out."""
+    return torch.is_grad_enabled() and any(
+        each is not None and each.requires_grad for each in tensors
+    )
+
+
+def value_of_map(
+    kernel: Any, cross: Tensor, inducing: Tensor | None, own: Tensor, shift: Tensor | None = None
+) -> Tensor:
+    """:func:`value_of_rows` of a map; by plain operations where a program is exported.
+
+    Args:
+        kernel: the kernel.
+        cross: ``(N, P, *space)``.
+        inducing: ``(P,)``; None for norms of one.
+        own: ``(N, *space)``.
+        shift: a number, or ``(P,)``.
+    """
+    if torch.compiler.is_compiling():
+        column = (-1, *(1,) * (cross.ndim - 2))
+        left = None if inducing is None else Side.of(inducing.reshape(column))
+        value: Tensor = kernel.core(cross, left, Side.of(own.unsqueeze(1)))
+        return value if shift is None else value + shift.reshape(column)
+    left = None if inducing is None else Side.of(inducing)
+    rows = value_of_rows(kernel, as_rows(cross), left, Side.of(own.reshape(-1, 1)), shift)
+    return from_rows(rows, cross.shape[0], cross.shape[2:])
+
+
 # -- tensors that broadcast --------------------------------------------------------------------
 
 
 def elementwise(kernel: Kernel, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """The core of a kernel of three tensors that broadcast."""
     parameters = kernel.core_parameters()
-    needed = any(each.requires_grad for each in (cross, left, right, *parameters))
-    if torch.is_grad_enabled() and needed:
+    if differentiates(cross, left, right, *parameters):
         result: Tensor = _Elementwise.apply(kernel, cross, left, right, *parameters)
         return result
     return kernel.core(cross, Side.of(left), Side.of(right))
@@ -219,7 +248,7 @@ class _Inside(Function):
 def convolved(
     kernel: Kernel,
     window: Window,
-    blocks: tuple[Tensor, Tensor, Tensor],
+    blocks: Blocks,
     weight: Tensor,
     shift: Tensor | None = None,
 ) -> Tensor:
@@ -228,15 +257,25 @@ def convolved(
     Args:
         kernel: the kernel.
         window: the convolution's geometry, with as many zeros before an axis as after it.
-        blocks: :math:`G_{it}`, ``(N, P, *space)``; the diagonal of :math:`G_{ii}`, ``(P,)``; and
-            :math:`g_{tt}`, ``(N, *space)``.
+        blocks: :math:`G_{it}`, ``(N, P, *space)``; the diagonal of :math:`G_{ii}`, ``(P,)``, or
+            None for norms of one where nothing is differentiated; and :math:`g_{tt}`,
+            ``(N, *space)``.
         weight: ``(Q, P, *size)``.
-        shift: a number.
+        shift: a number, or ``(P,)`` where nothing is differentiated.
     """
-    result: Tensor = _Convolved.apply(
-        kernel, window, *blocks, weight, shift, *kernel.core_parameters()
-    )
-    return result
+    parameters, (cross, inducing, own) = kernel.core_parameters(), blocks
+    if inducing is not None:
+        if differentiates(*blocks, weight, shift, *parameters):
+            result: Tensor = _Convolved.apply(kernel, window, *blocks, weight, shift, *parameters)
+            return result
+        inducing = inducing.to(cross.dtype)
+    return _convolve(window, value_of_map(kernel, cross, inducing, own, shift), weight)
+
+
+def _convolve(window: Window, maps: Tensor, weight: Tensor) -> Tensor:
+    dtype = product_dtype(maps)
+    with without_autocast(maps):
+        return window.convolve(maps.to(dtype), weight.to(dtype)).to(maps.dtype)
 
 
 class _Convolved(Function):
@@ -255,12 +294,9 @@ class _Convolved(Function):
         ctx.kernel = _held(kernel) if parameters else kernel
         ctx.window, ctx.dtype, ctx.wide = window, product_dtype(cross), inducing.dtype
         narrow = inducing.to(cross.dtype)
-        sides = Side.of(narrow), Side.of(own.reshape(-1, 1))
-        rows = value_of_rows(kernel, as_rows(cross), *sides, shift)
-        maps = from_rows(rows, cross.shape[0], cross.shape[2:])
+        maps = value_of_map(kernel, cross, narrow, own, shift)
         ctx.save_for_backward(cross, narrow, own, weight, maps)
-        with without_autocast(cross):
-            return window.convolve(maps.to(ctx.dtype), weight.to(ctx.dtype)).to(cross.dtype)
+        return _convolve(window, maps, weight)
 
     @staticmethod
     @once_differentiable

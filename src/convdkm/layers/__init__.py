@@ -1,6 +1,6 @@
 """Layers: functions Gram → Gram with parameters, and the inputs that make the first Gram."""
 
-from convdkm.layers.base import IdentityPlan, Layer, LayerKL, LazyState, Plan
+from convdkm.layers.base import Layer, LazyState
 from convdkm.layers.compose import Sequential, Skip
 from convdkm.layers.conv import Conv, Mix
 from convdkm.layers.gram_layer import GramLayer
@@ -8,7 +8,8 @@ from convdkm.layers.input import Input, PatchInput, VectorInput
 from convdkm.layers.noise import Noise
 from convdkm.layers.norm import Centre, Norm
 from convdkm.layers.pool import AveragePool, Flatten, GlobalAveragePool
-from convdkm.layers.window import Window
+from convdkm.ops.base import IdentityPlan, LayerKL, Plan
+from convdkm.ops.window import Window
 
 __all__ = [
     "AveragePool",

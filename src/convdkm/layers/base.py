@@ -5,22 +5,14 @@ parameters, never on the data. So every layer works in two steps:
 
 1. :meth:`Layer.plan` takes :math:`G_{ii}` and works out, in float64, the outgoing inducing block,
    the layer's KL term and the matrices that the data will be multiplied by;
-2. the resulting :class:`Plan` maps the data blocks :math:`(G_{it}, g_{tt})`.
+2. the resulting :class:`convdkm.ops.base.Plan` maps the data blocks :math:`(G_{it}, g_{tt})`.
 
 ``layer(gram)`` does both. In evaluation the first step is constant, and a plan can be kept.
-
-Because plans are values, neighbours can be merged before any data is seen: a plan that begins with
-a left-multiplication of :math:`G_{it}` gives it away (:meth:`Plan.split`) and the plan before it
-takes it into its own weights (:meth:`Plan.premultiplied`). That is how the whitening
-:math:`L^{-1}` of a Gram layer becomes part of the convolution that precedes it. And a plan may know
-how to do its own work and that of the next in one go (:meth:`Plan.joined`): a kernel with the
-convolution after it, a Gram layer with the centring and the scaling after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,73 +20,7 @@ from torch import Tensor, nn
 
 from convdkm.errors import GramError
 from convdkm.gram import INDUCING_DTYPE, Gram
-
-
-@dataclass(frozen=True, eq=False)
-class LayerKL:
-    r"""The regulariser of one Gram layer, :math:`D_{KL}(N(0,G_{ii}) \| N(0,K_{ii}))`, and its ν.
-
-    Attributes:
-        value: the divergence in nats, a float64 scalar.
-        nu: its weight :math:`\nu_\ell` in the objective.
-    """
-
-    value: Tensor
-    nu: float
-
-    @property
-    def weighted(self) -> Tensor:
-        r""":math:`\nu_\ell D_{KL}`; exactly zero where :math:`\nu_\ell = 0`."""
-        return self.nu * self.value if self.nu else torch.zeros_like(self.value)
-
-
-class Plan:
-    """A layer's map of the data blocks, with everything that is free of data worked out.
-
-    Attributes:
-        ii: the outgoing inducing block.
-        kl: the KL terms of the Gram layers inside, by name.
-    """
-
-    def __init__(self, ii: Tensor, kl: Mapping[str, LayerKL] | None = None) -> None:
-        self.ii = ii
-        self.kl: dict[str, LayerKL] = dict(kl or {})
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        """Map the data blocks ``it`` and ``tt``."""
-        raise NotImplementedError(f"{type(self).__name__} must define data(it, tt)")
-
-    def premultiplied(self, matrix: Tensor) -> Plan | None:
-        """This plan followed by ``it ← matrix · it``, if that costs nothing; else None.
-
-        A vector stands for a diagonal matrix, a number for a multiple of the identity.
-        """
-        del matrix
-        return None
-
-    def joined(self, after: Plan) -> Plan | None:
-        """This plan followed by ``after``, as one plan that costs less; None if there is none."""
-        del after
-        return None
-
-    def split(self) -> tuple[Tensor, Plan] | None:
-        """``(matrix, rest)`` such that this plan is ``it ← matrix · it`` followed by ``rest``."""
-        return None
-
-    def thinned(self) -> tuple[Sequence[int], Plan] | None:
-        """``(strides, rest)`` if this plan takes every so-many-th place, and then does ``rest``."""
-        return None
-
-    def __call__(self, gram: Gram) -> Gram:
-        it, tt = self.data(gram.it, gram.tt)
-        return Gram(self.ii, it, tt)
-
-
-class IdentityPlan(Plan):
-    """Passes the data through."""
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        return it, tt
+from convdkm.ops.base import Plan
 
 
 class Layer(nn.Module):

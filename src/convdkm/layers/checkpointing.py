@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager, nullcontext
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from convdkm.layers.base import Plan
-from convdkm.layers.compose import Chain
 from convdkm.layers.norm import frozen_statistics
+from convdkm.ops.base import Plan
+from convdkm.ops.chain import Chain
 
 
 def checkpointed(plan: Plan, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:

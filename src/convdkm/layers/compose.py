@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import overload
 
 import torch
@@ -10,90 +10,9 @@ from torch import Tensor, nn
 
 from convdkm.errors import GramError, InvalidInputError, located
 from convdkm.gram import INDUCING_DTYPE, Gram
-from convdkm.layers.base import IdentityPlan, Layer, LayerKL, Plan
-from convdkm.layers.fork import every, forked
-
-
-class Chain(Plan):
-    """Plans applied one after the other, neighbours merged where one can absorb the other.
-
-    Args:
-        steps: the plans, each with the name of its layer.
-        ii: the outgoing inducing block.
-        kl: the KL terms of all plans.
-    """
-
-    def __init__(
-        self, steps: Sequence[tuple[str, Plan]], ii: Tensor, kl: dict[str, LayerKL]
-    ) -> None:
-        super().__init__(ii, kl)
-        self.steps: list[tuple[str, Plan]] = []
-        for name, plan in steps:
-            self._append(name, plan)
-
-    def _append(self, name: str, plan: Plan) -> None:
-        if isinstance(plan, IdentityPlan):
-            return
-        if isinstance(plan, Chain):
-            for inner, step in plan.steps:
-                self._append(f"{name}.{inner}", step)
-            return
-        split = plan.split() if self.steps else None
-        if split is not None:
-            matrix, rest = split
-            before, last = self.steps[-1]
-            absorbed = last.premultiplied(matrix)
-            if absorbed is not None:
-                self.steps[-1] = (before, absorbed)
-                plan = rest
-        joined = self.steps[-1][1].joined(plan) if self.steps else None
-        if joined is not None:
-            self.steps[-1] = (name, joined)
-        else:
-            self.steps.append((name, plan))
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        for name, plan in self.steps:
-            with located(name):
-                it, tt = plan.data(it, tt)
-        return it, tt
-
-    def blocks(self) -> list[Chain]:
-        """The chain cut before and after every skip connection: parts worth recomputing."""
-        parts: list[list[tuple[str, Plan]]] = [[]]
-        for name, plan in self.steps:
-            alone = isinstance(plan, SkipPlan)
-            if alone or (parts[-1] and isinstance(parts[-1][-1][1], SkipPlan)):
-                parts.append([])
-            parts[-1].append((name, plan))
-        return [Chain(part, part[-1][1].ii, {}) for part in parts if part]
-
-    def premultiplied(self, matrix: Tensor) -> Plan | None:
-        if not self.steps:
-            return None
-        name, last = self.steps[-1]
-        absorbed = last.premultiplied(matrix)
-        return Chain([*self.steps[:-1], (name, absorbed)], self.ii, self.kl) if absorbed else None
-
-    def split(self) -> tuple[Tensor, Plan] | None:
-        if not self.steps:
-            return None
-        name, first = self.steps[0]
-        split = first.split()
-        if split is None:
-            return None
-        matrix, rest = split
-        return matrix, Chain([(name, rest), *self.steps[1:]], self.ii, self.kl)
-
-    def thinned(self) -> tuple[Sequence[int], Plan] | None:
-        if not self.steps:
-            return None
-        name, first = self.steps[0]
-        thinned = first.thinned()
-        if thinned is None:
-            return None
-        strides, rest = thinned
-        return strides, Chain([(name, rest), *self.steps[1:]], self.ii, self.kl)
+from convdkm.layers.base import Layer
+from convdkm.ops.base import IdentityPlan, LayerKL, Plan
+from convdkm.ops.chain import Chain, SkipPlan, require_same_space
 
 
 def prefixed(name: str, kl: dict[str, LayerKL]) -> dict[str, LayerKL]:
@@ -170,53 +89,6 @@ def _require_same_inducing(given: Tensor, body: Tensor, short: Tensor) -> None:
             f" {short.shape[0]}; give Skip a shortcut such as"
             f" Conv({given.shape[0]}, {body.shape[0]}, 1)"
         )
-
-
-def require_same_space(given: Tensor, body: Tensor, short: Tensor) -> None:
-    """Raise unless the two sides of a skip connection have the same places."""
-    if body.shape != short.shape:
-        raise GramError(
-            f"the block maps places {tuple(given.shape[2:])} to {tuple(body.shape[2:])}, its"
-            f" shortcut to {tuple(short.shape[2:])}; a strided block needs a shortcut with the"
-            " same stride, such as Conv(P, P', 1, stride=...)"
-        )
-
-
-class SkipPlan(Plan):
-    """``(1 − w)·short + w·body``, where a side that can take its weight into its own matrices does.
-
-    Attributes:
-        body, shortcut: the two sides, as they were planned.
-        weight: w.
-    """
-
-    def __init__(self, body: Plan, shortcut: Plan, weight: Tensor, kl: dict[str, LayerKL]) -> None:
-        super().__init__((1 - weight) * shortcut.ii + weight * body.ii, kl)
-        self.body, self.shortcut, self.weight = body, shortcut, weight
-        self._body = body.premultiplied(weight)
-        self._shortcut = shortcut.premultiplied(1 - weight)
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        weight, given = self.weight.to(it.dtype), it
-        short, short_it, short_tt = self._shortcut or self.shortcut, it, tt
-        thinned = short.thinned()
-        if thinned is not None and it.ndim == 2 + len(thinned[0]):
-            strides, short = thinned
-            it, short_it = forked(it, strides)
-            short_tt = every(tt, strides)
-        with located("body"):
-            body_it, body_tt = (self._body or self.body).data(it, tt)
-        with located("shortcut"):
-            short_it, short_tt = short.data(short_it, short_tt)
-            require_same_space(given, body_it, short_it)
-        variance = torch.lerp(short_tt, body_tt, weight)
-        if self._body is None and self._shortcut is None:
-            return torch.lerp(short_it, body_it, weight), variance
-        if self._body is None:
-            return torch.addcmul(short_it, body_it, weight), variance
-        if self._shortcut is None:
-            return torch.addcmul(body_it, short_it, 1 - weight), variance
-        return body_it + short_it, variance
 
 
 class Skip(Layer):

@@ -3,8 +3,6 @@ r"""The kernelised convolution Γ with inter-domain inducing points (Eq. 11 and 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -13,105 +11,15 @@ from convdkm.checks import check_choice, check_positive
 from convdkm.choices import Border, MixingInit, Parameterisation
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE, Gram
-from convdkm.layers.base import Layer, Plan, require_inducing
-from convdkm.layers.inducing import cast_product, mixed, mixed_whitened
-from convdkm.layers.norm import NormPlan
-from convdkm.layers.window import Padding, Size, Window
-from convdkm.numerics import (
-    factorised,
-    left_multiply,
-    mix,
-    pivoted_cholesky_order,
-    standard_normal,
-)
+from convdkm.layers.base import Layer, require_inducing
+from convdkm.numerics import factorised, mix, pivoted_cholesky_order, standard_normal
+from convdkm.ops.base import Plan
+from convdkm.ops.conv import ConvPlan, MixPlan
+from convdkm.ops.inducing import mixed, mixed_whitened
+from convdkm.ops.window import Padding, Size, Window
 
 POOL_FACTOR = 16
 """Candidates drawn for each inducing point that is chosen among real patches."""
-
-
-def window_variance(window: Window, tt: Tensor, border: Border) -> Tensor:
-    r"""Γ_tt: the mean of the variances in each window (appendix B.3).
-
-    ``border="zero"`` divides by all D places, those outside the image counting as zero, as the
-    paper's Γ does; ``"inside"`` divides by the number of places inside, as the published runs did.
-    """
-    return window.mean(tt, inside=border == "inside")
-
-
-class ConvPlan(Plan):
-    """Convolves ``it`` and averages ``tt``; then, maybe, scales both by one number.
-
-    The weights are a product ``left · C / D``, made when they are needed, so that every number that
-    belongs to them is multiplied with the small ``left``.
-
-    Attributes:
-        mixing: C, ``(Q, P, *size)``.
-        window, border: the geometry, see :class:`Conv`.
-        left: what the plan after has given away, a matrix, a diagonal or a number; None for the
-            identity.
-        norm: the normalisation that comes after, if it multiplies the data by one number.
-    """
-
-    def __init__(
-        self,
-        ii: Tensor,
-        mixing: Tensor,
-        window: Window,
-        border: Border,
-        *,
-        left: Tensor | None = None,
-        norm: NormPlan | None = None,
-    ) -> None:
-        super().__init__(ii)
-        self.mixing, self.window, self.border = mixing, window, border
-        self.left, self.norm = left, norm
-
-    @property
-    def weight(self) -> Tensor:
-        """The weights that ``it`` is convolved with, but for the normalisation."""
-        return self._weight(INDUCING_DTYPE, None)
-
-    def _weight(self, dtype: torch.dtype, number: Tensor | None) -> Tensor:
-        times = 1 / self.window.count
-        if self.left is None or self.left.ndim == 2:
-            return cast_product(self.left, self.mixing, number, times, dtype)
-        factor = times * (self.left if number is None else self.left * number)
-        weight = left_multiply(factor, self.mixing.flatten(1))
-        return weight.reshape(-1, *self.mixing.shape[1:]).to(dtype)
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        weight, tt = self.scaled(window_variance(self.window, tt, self.border), it.dtype)
-        return self.window.convolve(it, weight).to(it.dtype), tt
-
-    def scaled(
-        self, tt: Tensor, dtype: torch.dtype, *, slope: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """The weights ``· slope``, and the variances, with the normalisation's number."""
-        number = None if self.norm is None else self.norm.norm.factor(tt)
-        if number is None:
-            return self._weight(dtype, slope), tt
-        wide = number.to(INDUCING_DTYPE)
-        factor = wide if slope is None else slope * wide
-        return self._weight(dtype, factor), tt * number.square()
-
-    def premultiplied(self, matrix: Tensor) -> ConvPlan:
-        left = matrix if self.left is None else left_multiply(matrix, self.left)
-        return ConvPlan(self.ii, self.mixing, self.window, self.border, left=left, norm=self.norm)
-
-    def thinned(self) -> tuple[Sequence[int], Plan] | None:
-        window = self.window
-        if not window.is_point or set(window.stride) == {1}:
-            return None
-        dense = replace(window, stride=(1,) * window.ndim)
-        rest = ConvPlan(self.ii, self.mixing, dense, self.border, left=self.left, norm=self.norm)
-        return window.stride, rest
-
-    def joined(self, after: Plan) -> ConvPlan | None:
-        if self.norm is None and type(after) is NormPlan and after.is_number:
-            return ConvPlan(
-                after.ii, self.mixing, self.window, self.border, left=self.left, norm=after
-            )
-        return None
 
 
 class Conv(Layer):
@@ -261,17 +169,3 @@ class Mix(Layer):
 
     def extra_repr(self) -> str:
         return f"{self.in_inducing}, {self.out_inducing}"
-
-
-class MixPlan(Plan):
-    """``it ← matrix · it``; the variances pass through."""
-
-    def __init__(self, ii: Tensor, matrix: Tensor) -> None:
-        super().__init__(ii)
-        self.matrix = matrix
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        return mix(self.matrix, it), tt
-
-    def premultiplied(self, matrix: Tensor) -> Plan:
-        return MixPlan(self.ii, left_multiply(matrix, self.matrix))

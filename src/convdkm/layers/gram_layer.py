@@ -12,94 +12,11 @@ from convdkm.checks import check_choice, check_positive, check_positive_number
 from convdkm.choices import Parameterisation
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
-from convdkm.layers.base import IdentityPlan, Layer, LayerKL, Plan, require_inducing
-from convdkm.layers.inducing import learned_gram
-from convdkm.layers.norm import Centre, CentrePlan, NormPlan, inducing_mean
-from convdkm.layers.predicted import Number, predicted
-from convdkm.numerics import cholesky, left_multiply, mix
-from convdkm.runtime.elementwise import engine
-
-
-class GramPlan(Plan):
-    r"""Predicts :math:`G_{it}` and :math:`g_{tt}` from the kernel and the learned :math:`G_{ii}`.
-
-    With V = L⁻¹K_it, Q = L⁻¹F and U = QᵀV:
-    :math:`G_{it} = F U` and :math:`g_{tt} = \max(k_{tt} - |V|^2, 0) + |U|^2`.
-
-    Centring replaces U by U − Ū; a normalisation by one number multiplies F by it.
-
-    Attributes:
-        whitening: L⁻¹; None once the plan before has taken it over.
-        spread: Q.
-        orthogonal: whether the rows of Q are orthogonal to each other.
-        factor: F, times what the plans after have given away.
-        compiled: let ``torch.compile`` make the elementwise functions.
-        centre, norm: the centring and the normalisation that follow, if any.
-    """
-
-    def __init__(
-        self,
-        ii: Tensor,
-        kl: dict[str, LayerKL],
-        *,
-        whitening: Tensor | None,
-        spread: Tensor,
-        factor: Tensor,
-        orthogonal: bool = False,
-        compiled: bool = False,
-        centre: Centre | None = None,
-        norm: NormPlan | None = None,
-    ) -> None:
-        super().__init__(ii, kl)
-        self.orthogonal, self.compiled = orthogonal, compiled
-        self.whitening, self.spread, self.factor = whitening, spread, factor
-        self.centre, self.norm = centre, norm
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        white = it if self.whitening is None else mix(self.whitening, it)
-        shift: Tensor | None = None
-        if self.centre is not None:
-            spread = self.spread.to(white.dtype)
-            shift = self.centre.mean(
-                spread.shape[1], lambda: inducing_mean(white) @ spread, white.dtype
-            )
-        it, tt, mean = predicted(
-            white,
-            tt,
-            self.spread,
-            self.factor,
-            orthogonal=self.orthogonal,
-            shift=shift,
-            number=Number() if self.norm is None else self.norm.norm.number(tt.dtype),
-            engine=engine(compiled=self.compiled),
-        )
-        if self.norm is not None and mean is not None:
-            self.norm.norm.move("running_variance", mean)
-        return it, tt
-
-    def _but(self, **changes: Any) -> GramPlan:
-        own = {name: getattr(self, name) for name in _FIELDS}
-        return GramPlan(**{**own, **changes})
-
-    def premultiplied(self, matrix: Tensor) -> Plan:
-        return self._but(factor=left_multiply(matrix, self.factor))
-
-    def split(self) -> tuple[Tensor, Plan] | None:
-        return None if self.whitening is None else (self.whitening, self._but(whitening=None))
-
-    def joined(self, after: Plan) -> Plan | None:
-        if self.norm is not None:
-            return None
-        if type(after) is NormPlan and after.is_number:
-            return self._but(ii=after.ii, norm=after)
-        if type(after) is CentrePlan and after.whitening is None and self.centre is None:
-            # Centring works in coordinates W = T U with T orthogonal, since both whiten G_ii.
-            turned = self.spread @ self.factor.T
-            return self._but(ii=after.ii, spread=turned, factor=after.out, centre=after.centre)
-        return None
-
-
-_FIELDS = ("ii", "kl", "whitening", "spread", "factor", "orthogonal", "compiled", "centre", "norm")
+from convdkm.layers.base import Layer, require_inducing
+from convdkm.numerics import cholesky
+from convdkm.ops.base import IdentityPlan, LayerKL, Plan
+from convdkm.ops.gram import GramPlan
+from convdkm.ops.inducing import learned_gram
 
 LARGEST_TURNED = 512
 """Inducing points up to which Q is turned; eigenvectors of larger matrices take long."""

@@ -13,11 +13,11 @@ from convdkm.choices import Border, InducingChoice
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype
-from convdkm.layers.conv import POOL_FACTOR, window_variance
+from convdkm.layers.conv import POOL_FACTOR
 from convdkm.layers.samples import SampleShape, check_samples
-from convdkm.layers.window import Padding, Size, Window
-from convdkm.numerics import inverse_root, pivoted_cholesky_order
-from convdkm.runtime.maps import mean_squares
+from convdkm.numerics import inverse_root, pivoted_cholesky_order, square_root
+from convdkm.ops.conv import PatchesPlan, VectorsPlan
+from convdkm.ops.window import Padding, Size, Window
 
 
 class Input(nn.Module):
@@ -47,9 +47,17 @@ class Input(nn.Module):
         flat = self.inducing.flatten(1)
         return flat @ flat.T / flat.shape[1]
 
+    def plan(self) -> Any:
+        """What :meth:`data` does, with all that is free of data worked out; None if not known."""
+        return None
+
     def data(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """The blocks ``it`` and ``tt`` of checked inputs."""
-        raise NotImplementedError(f"{type(self).__name__} must define data(inputs)")
+        plan = self.plan()
+        if plan is None:
+            raise NotImplementedError(f"{type(self).__name__} must define data(inputs)")
+        blocks: tuple[Tensor, Tensor] = plan.data(inputs)
+        return blocks
 
     def candidates(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
         """``num_inducing`` inducing inputs drawn at random from ``inputs``."""
@@ -141,10 +149,9 @@ class PatchInput(Input):
         self.choice = choice
         self.sample_shape = (in_channels, *(None,) * ndim)
 
-    def data(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+    def plan(self) -> PatchesPlan:
         weight = self.inducing / (self.in_channels * self.window.count)
-        it = self.window.convolve(inputs, weight.to(inputs.dtype))
-        return it, window_variance(self.window, mean_squares(inputs), self.border)
+        return PatchesPlan(weight, self.window, self.border)
 
     def candidates(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
         places = math.prod(self.window.output_space(inputs.shape[2:]))
@@ -187,8 +194,7 @@ def distinct(vectors: Tensor, count: int) -> Tensor:
     unit = wide * inverse_root(wide.square().sum(1, keepdim=True))
     there = unit.any(1)
     kernel = torch.exp(2 * (unit @ unit.T - 1)) * (there[:, None] & there)
-    values, directions = torch.linalg.eigh(kernel)
-    return pivoted_cholesky_order(directions * values.clamp(min=0).sqrt(), count)
+    return pivoted_cholesky_order(square_root(kernel), count)
 
 
 class VectorInput(Input):
@@ -200,9 +206,8 @@ class VectorInput(Input):
         self.in_features = in_features
         self.sample_shape = (in_features,)
 
-    def data(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        it = inputs @ self.inducing.to(inputs.dtype).T / self.in_features
-        return it, inputs.square().mean(1)
+    def plan(self) -> VectorsPlan:
+        return VectorsPlan(self.inducing / self.in_features)
 
     def candidates(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
         if len(inputs) < self.num_inducing:

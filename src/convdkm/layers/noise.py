@@ -5,24 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from convdkm.errors import InvalidInputError
-from convdkm.layers.base import Layer, Plan
-from convdkm.layers.inducing import noisy
-from convdkm.layers.scalars import affine
-
-
-class NoisePlan(Plan):
-    """Adds to the variances; the covariances pass through."""
-
-    def __init__(self, ii: Tensor, relative: float, absolute: float) -> None:
-        self.relative, self.absolute = relative, absolute
-        super().__init__(noisy(ii, relative, absolute))
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        return it, self.variance(tt)
-
-    def variance(self, tt: Tensor) -> Tensor:
-        """The variances with the noise."""
-        return affine(tt, 1 + self.relative, self.absolute)
+from convdkm.layers.base import Layer
+from convdkm.ops.base import Plan
+from convdkm.ops.noise import NoisePlan
 
 
 class Noise(Layer):

@@ -22,11 +22,14 @@ from convdkm.checks import check_choice
 from convdkm.choices import DataNorm, DataScale, InducingNorm, InducingScale, Statistics
 from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
-from convdkm.layers.base import LazyState, Plan, keeps
-from convdkm.layers.inducing import normalised
-from convdkm.layers.predicted import Number
-from convdkm.layers.synchronise import batch_mean
-from convdkm.numerics import explained, factorised, inverse_root, left_multiply, mix
+from convdkm.layers.base import LazyState, keeps
+from convdkm.numerics import factorised, inverse_root
+from convdkm.ops.base import Plan
+from convdkm.ops.gram import CentrePlan, inducing_mean
+from convdkm.ops.inducing import normalised
+from convdkm.ops.norm import NormPlan, own_variance, pixel_factor
+from convdkm.ops.predicted import Number
+from convdkm.ops.synchronise import batch_mean
 
 _FROZEN: ContextVar[bool] = ContextVar("frozen statistics", default=False)
 
@@ -55,6 +58,21 @@ class RunningStatistics(LazyState):
     def uses_batch(self) -> bool:
         """Whether the statistic is that of the batch, in the present mode."""
         return self.training or self.statistics == "batch"
+
+    @property
+    def depends_on_batch(self) -> bool:
+        """Whether it is so in evaluation too."""
+        return self.statistics == "batch"
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it works out its statistic as the library's own layer does."""
+        raise NotImplementedError(f"{type(self).__name__} must define is_plain")
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether its part in evaluation is known without data."""
+        return self.is_plain and not self.depends_on_batch
 
     @torch.no_grad()
     def move(self, name: str, value: Tensor) -> None:
@@ -91,46 +109,6 @@ class RunningStatistics(LazyState):
                 " initialise(images, labels) on the model, or load a state_dict first"
             )
         return running.to(dtype)
-
-
-class NormPlan(Plan):
-    """Multiplies by the factors of the inducing points, and by those of the pixels.
-
-    Attributes:
-        norm: gives the factors of the pixels.
-        inducing: factors of the inducing points (or one number for all), or a matrix that took
-            them in; None if another plan has taken them over.
-    """
-
-    def __init__(self, norm: Norm, ii: Tensor, inducing: Tensor | None) -> None:
-        super().__init__(ii)
-        self.norm, self.inducing = norm, inducing
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        if self.inducing is not None:
-            it = mix(self.inducing, it)
-        scale = self.norm.data_factor(tt)
-        if scale is None:
-            return it, tt
-        return it * scale.unsqueeze(1), tt * scale.square()
-
-    @property
-    def is_number(self) -> bool:
-        """Whether all it does is to multiply ``it`` by one number, and ``tt`` by its square."""
-        numbers = ("none", "batch")
-        norm = self.norm
-        plain = norm.data in numbers and norm.data_scale in numbers and keeps(norm, Norm, *_FACTORS)
-        return self.inducing is None and plain
-
-    def split(self) -> tuple[Tensor, Plan] | None:
-        return (
-            None if self.inducing is None else (self.inducing, NormPlan(self.norm, self.ii, None))
-        )
-
-    def premultiplied(self, matrix: Tensor) -> Plan | None:
-        if self.inducing is None:
-            return None
-        return NormPlan(self.norm, self.ii, left_multiply(matrix, self.inducing))
 
 
 class Norm(RunningStatistics):
@@ -206,21 +184,31 @@ class Norm(RunningStatistics):
         return self(gram)
 
     def plan(self, ii: Tensor) -> Plan:
+        numbers = ("none", "batch")
+        number = self.is_plain and self.data in numbers and self.data_scale in numbers
         if self.inducing == self.inducing_scale == "none":
-            return NormPlan(self, ii, None)
+            return NormPlan(ii, None, self, is_number=number)
         log_scale = None
         if self.inducing_scale != "none":
             log_scale = self._scale(self.log_inducing_scale, ii.shape[:1])
         if self.inducing != "local" and self.inducing_scale != "local":
             scaled = normalised(ii, log_scale, by_mean=self.inducing == "batch")
-            return NormPlan(self, scaled.ii, scaled.number)
+            return NormPlan(scaled.ii, scaled.number, self, is_number=number)
         factor = torch.ones_like(ii.diagonal())
         if self.inducing != "none":
             own = ii.diagonal()
             factor = factor * inverse_root(own.mean() if self.inducing == "batch" else own)
         if log_scale is not None:
             factor = factor * log_scale.exp()
-        return NormPlan(self, ii * torch.outer(factor, factor), factor)
+        return NormPlan(ii * torch.outer(factor, factor), factor, self, is_number=number)
+
+    @property
+    def depends_on_batch(self) -> bool:
+        return self.statistics == "batch" and self.data in ("batch", "location")
+
+    @property
+    def is_plain(self) -> bool:
+        return keeps(self, Norm, *_FACTORS)
 
     def data_factor(self, tt: Tensor) -> Tensor | None:
         """``Ψ / A`` for every pixel, ``(N, *space)``; None if it is one everywhere."""
@@ -229,18 +217,19 @@ class Norm(RunningStatistics):
 
     def factor(self, tt: Tensor) -> Tensor | None:
         """``Ψ / A`` in a shape that broadcasts to ``(N, *space)``; None if it is one."""
+        shared = self._shared(tt.shape[1:], tt.dtype, lambda: self._variance(tt))
+        return pixel_factor(tt, self.data, shared)
+
+    def _shared(
+        self, space: tuple[int, ...], dtype: torch.dtype, batch: Callable[[], Tensor]
+    ) -> Tensor | None:
+        """What of ``Ψ / A`` is the same for all images: a number, or one for each place."""
         factor: Tensor | None = None
-        if self.data != "none":
-            if self.data in ("batch", "location"):
-                shape = () if self.data == "batch" else tuple(tt.shape[1:])
-                variance = self.current(
-                    "running_variance", shape, lambda: self._variance(tt), tt.dtype
-                )
-            else:
-                variance = self._variance(tt)
-            factor = inverse_root(variance)
+        if self.data in ("batch", "location"):
+            shape = () if self.data == "batch" else tuple(space)
+            factor = inverse_root(self.current("running_variance", shape, batch, dtype))
         if self.data_scale != "none":
-            scale = self._scale(self.log_data_scale, tt.shape[1:]).exp().to(tt.dtype)
+            scale = self._scale(self.log_data_scale, space).exp().to(dtype)
             factor = scale if factor is None else factor * scale
         return factor
 
@@ -255,22 +244,13 @@ class Norm(RunningStatistics):
         return Number(log_scale, fixed=running)
 
     def constant_factor(self) -> Tensor | None:
-        """What of ``Ψ / A`` is the same for all images in evaluation by running statistics.
+        """What of ``Ψ / A`` is the same for all images, in evaluation by running statistics.
 
         A number, or one for each place, in float64; None if it is one.
         """
-        factor: Tensor | None = None
-        if self.data in ("batch", "location"):
-            shape = () if self.running_variance is None else tuple(self.running_variance.shape)
-            variance = self.current(
-                "running_variance", shape, lambda: torch.empty(0), INDUCING_DTYPE
-            )
-            factor = inverse_root(variance)
-        if self.data_scale != "none":
-            places = () if self.log_data_scale is None else tuple(self.log_data_scale.shape)
-            scale = self._scale(self.log_data_scale, places).exp()
-            factor = scale if factor is None else factor * scale
-        return factor
+        shaped = (self.running_variance, self.log_data_scale)
+        space = next((tuple(each.shape) for each in shaped if each is not None and each.ndim), ())
+        return self._shared(space, INDUCING_DTYPE, lambda: torch.empty(0))
 
     def _variance(self, tt: Tensor) -> Tensor:
         """:math:`A^2`, in a shape that broadcasts to ``(N, *space)``."""
@@ -278,10 +258,7 @@ class Norm(RunningStatistics):
             return batch_mean(tt, tuple(range(tt.ndim)))
         if self.data == "location":
             return batch_mean(tt, (0,))
-        if self.data == "image":
-            places = tuple(range(1, tt.ndim))
-            return tt.mean(places, keepdim=True) if places else tt
-        return tt
+        return own_variance(tt, self.data)
 
     def _scale(self, log_scale: Tensor | None, shape: tuple[int, ...]) -> Tensor:
         if log_scale is None:
@@ -301,31 +278,8 @@ class Norm(RunningStatistics):
         return text if self.statistics == "running" else f"{text}, statistics='batch'"
 
 
-_FACTORS = ("data_factor", "factor", "number", "current", "_variance")
+_FACTORS = ("data_factor", "factor", "number", "current", "constant_factor", "_variance")
 """Functions of :class:`Norm` that work out the factors of the pixels, one way or another."""
-
-
-class CentrePlan(Plan):
-    """With U = F⁻¹G_it: ``G_it ← F(U − Ū)`` and ``g_tt ← (g_tt − |U|²) + |U − Ū|²``."""
-
-    def __init__(self, centre: Centre, ii: Tensor, whitening: Tensor | None, out: Tensor) -> None:
-        super().__init__(ii)
-        self.centre, self.whitening, self.out = centre, whitening, out
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        white = it if self.whitening is None else mix(self.whitening, it)
-        mean = self.centre.mean(white.shape[1], lambda: inducing_mean(white), white.dtype)
-        centred = white - mean.reshape(-1, *(1,) * (it.ndim - 2))
-        residual = (tt - explained(white)).clamp(min=0)
-        return mix(self.out, centred), residual + explained(centred)
-
-    def premultiplied(self, matrix: Tensor) -> Plan:
-        return CentrePlan(self.centre, self.ii, self.whitening, left_multiply(matrix, self.out))
-
-    def split(self) -> tuple[Tensor, Plan] | None:
-        if self.whitening is None:
-            return None
-        return self.whitening, CentrePlan(self.centre, self.ii, None, self.out)
 
 
 class Centre(RunningStatistics):
@@ -370,12 +324,16 @@ class Centre(RunningStatistics):
 
     def plan(self, ii: Tensor) -> Plan:
         factor, whitening = factorised(ii, "the Gram matrix G_ii")
-        return CentrePlan(self, ii, whitening, factor)
+        return CentrePlan(ii, self, whitening, factor, is_plain=self.is_plain)
+
+    @property
+    def is_plain(self) -> bool:
+        return keeps(self, Centre, "mean", "current", "constant_mean")
+
+    def constant_mean(self) -> Tensor:
+        """What to subtract in evaluation by running statistics, in float64."""
+        points = 0 if self.running_mean is None else len(self.running_mean)
+        return self.mean(points, lambda: torch.empty(0), INDUCING_DTYPE)
 
     def extra_repr(self) -> str:
         return "" if self.statistics == "running" else "statistics='batch'"
-
-
-def inducing_mean(it: Tensor) -> Tensor:
-    """Mean over images and places, ``(P_i,)``."""
-    return batch_mean(it, (0, *range(2, it.ndim)))

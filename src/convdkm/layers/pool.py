@@ -8,56 +8,14 @@ import torch
 from torch import Tensor
 
 from convdkm.checks import check_positive
-from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
+from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import Gram
-from convdkm.layers.base import Layer, LazyState, Plan, require_inducing
-from convdkm.layers.inducing import mixed
-from convdkm.layers.window import Padding, Size, Window
-from convdkm.numerics import explained, factorised, left_multiply, mix, standard_normal
-
-
-class PoolPlan(Plan):
-    """Averages over windows; the variance of the average by the corrected Nyström approximation."""
-
-    def __init__(
-        self, ii: Tensor, window: Window | None, whitening: Tensor | None, factor: Tensor
-    ) -> None:
-        super().__init__(ii)
-        self.window, self.whitening, self.factor = window, whitening, factor
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        if self.window is None:
-            require_space(it)
-        white = it if self.whitening is None else mix(self.whitening, it)
-        residual = (tt - explained(white)).clamp(min=0)
-        if self.window is None:
-            places = math.prod(tt.shape[1:])
-            pooled, own = white.flatten(2).mean(2), residual.flatten(1).sum(1) / places**2
-        else:
-            inside = self.window.counts(tt.shape[1:], tt)
-            pooled = _window_sums(self.window, white) / inside.unsqueeze(1)
-            own = self.window.sum(residual) / inside.square()
-        return mix(self.factor, pooled), explained(pooled) + own
-
-    def premultiplied(self, matrix: Tensor) -> Plan:
-        factor = left_multiply(matrix, self.factor)
-        return PoolPlan(self.ii, self.window, self.whitening, factor)
-
-    def split(self) -> tuple[Tensor, Plan] | None:
-        if self.whitening is None:
-            return None
-        return self.whitening, PoolPlan(self.ii, self.window, None, self.factor)
-
-
-def require_space(it: Tensor) -> None:
-    """Raise unless a Gram has places."""
-    if it.ndim == 2:
-        raise GramError("this layer collapses space, but the incoming Gram has none left")
-
-
-def _window_sums(window: Window, maps: Tensor) -> Tensor:
-    flat = maps.flatten(0, 1)
-    return window.sum(flat).unflatten(0, maps.shape[:2])
+from convdkm.layers.base import Layer, LazyState, require_inducing
+from convdkm.numerics import factorised, standard_normal
+from convdkm.ops.base import Plan
+from convdkm.ops.inducing import mixed
+from convdkm.ops.pool import FlattenPlan, PoolPlan
+from convdkm.ops.window import Padding, Size, Window
 
 
 class AveragePool(Layer):
@@ -107,31 +65,6 @@ class GlobalAveragePool(Layer):
     def plan(self, ii: Tensor) -> Plan:
         factor, whitening = factorised(ii, "the Gram matrix G_ii")
         return PoolPlan(ii, None, whitening, factor)
-
-
-class FlattenPlan(Plan):
-    """A convolution whose filter is the whole image."""
-
-    def __init__(self, ii: Tensor, weight: Tensor | None) -> None:
-        super().__init__(ii)
-        self.weight = weight
-
-    def data(self, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
-        require_space(it)
-        if self.weight is None:
-            return it.flatten(2).mean(2), tt.flatten(1).mean(1)
-        if it.shape[1:] != self.weight.shape[1:]:
-            raise GramError(
-                f"this layer was made for places {tuple(self.weight.shape[2:])}, but the incoming"
-                f" Gram has {tuple(it.shape[2:])}; were the images of another size?"
-            )
-        return it.flatten(1) @ self.weight.flatten(1).T.to(it.dtype), tt.flatten(1).mean(1)
-
-    def premultiplied(self, matrix: Tensor) -> Plan | None:
-        if self.weight is None:
-            return None
-        weight = left_multiply(matrix, self.weight.flatten(1)).reshape(-1, *self.weight.shape[1:])
-        return FlattenPlan(self.ii, weight)
 
 
 class Flatten(LazyState):

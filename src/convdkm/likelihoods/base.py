@@ -18,9 +18,14 @@ class Likelihood(nn.Module):
 
     A subclass defines how to check targets, the expected log-likelihood that training needs, and
     the predictive distribution.
+
+    Attributes:
+        num_outputs: number of top-layer functions.
+        obstacle: why it cannot be part of a predictor's file; None if it can.
     """
 
     num_outputs: int
+    obstacle: str | None = None
 
     def check_targets(self, targets: Tensor, count: int) -> Tensor:
         """Raise unless there are ``count`` valid targets; return them in their canonical form."""

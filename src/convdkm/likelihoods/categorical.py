@@ -12,14 +12,16 @@ from convdkm.checks import check_choice, check_positive
 from convdkm.choices import Expectation
 from convdkm.errors import InvalidInputError
 from convdkm.head import Marginals
-from convdkm.layers.synchronise import batch_noise
 from convdkm.likelihoods.base import Likelihood, check_labels
 from convdkm.likelihoods.softmax import NODES, NormalSoftmax
 from convdkm.numerics import safe_sqrt
+from convdkm.ops.synchronise import batch_noise
 from convdkm.prediction import ClassPrediction
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Int
+
+SAMPLES = "draws random samples; model.folded(deterministic=True) takes an integral in their place"
 
 
 class Categorical(Likelihood):
@@ -58,6 +60,7 @@ class Categorical(Likelihood):
         self.samples = default if samples is None else samples
         check_positive(samples=self.samples)
         self.softmax = NormalSoftmax(self.samples) if expectation == "nodes" else None
+        self.obstacle = SAMPLES if self.softmax is None else None
 
     def functions(self, marginals: Marginals) -> Float[Tensor, "N samples classes"]:
         """Random values of the top-layer functions, ``(N, samples, classes)``."""

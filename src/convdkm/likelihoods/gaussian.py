@@ -13,9 +13,9 @@ from convdkm.choices import GaussianExpectation
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.head import Marginals
-from convdkm.layers.synchronise import batch_noise
 from convdkm.likelihoods.base import Likelihood, check_labels
 from convdkm.numerics import safe_sqrt
+from convdkm.ops.synchronise import batch_noise
 from convdkm.prediction import ClassPrediction, Prediction, RealPrediction
 
 if TYPE_CHECKING:

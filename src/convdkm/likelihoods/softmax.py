@@ -66,6 +66,7 @@ class NormalSoftmax(nn.Module):
 
     def __init__(self, nodes: int = NODES) -> None:
         super().__init__()
+        self.nodes = nodes
         count = max(nodes, FEWEST)
         places = (torch.arange(count, dtype=torch.float64) + 0.5) / count
         self.register_buffer("table", level_table(), persistent=False)

@@ -4,7 +4,7 @@ A :class:`Predictor` is what :meth:`convdkm.DeepKernelMachine.folded` makes of a
 saved to one file and loaded without the machine, and exported to other programs.
 """
 
-from convdkm.predicting import compose as compose  # its steps may be named by files
+from convdkm.predicting import earlier as earlier  # files may name what it knows
 from convdkm.predicting.predictor import Predictor
 from convdkm.predicting.saving import PredictorFileError, load_predictor
 

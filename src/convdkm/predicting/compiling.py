@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from convdkm.predicting.base import Folded
 from convdkm.runtime.compiled import reason_of
 from convdkm.runtime.maps import channels_last
 
@@ -31,8 +29,7 @@ class Program:
 
     def __init__(self, predictor: Predictor) -> None:
         self._predictor = predictor
-        self._parts = with_numbers_as_tensors(predictor)
-        self._run = torch.compile(self._parts.steps, fullgraph=True)
+        self._run = torch.compile(predictor.steps, fullgraph=True)
         self.works = True
 
     @torch.no_grad()
@@ -56,21 +53,3 @@ class Program:
                 "the predictor is not compiled, and works step by step: %s", reason_of(error)
             )
         return result
-
-
-def with_numbers_as_tensors(predictor: Predictor) -> Predictor:
-    """A copy with the same tensors, and numbers as tensors too.
-
-    Numbers would be part of the code that is compiled: layers that differ in nothing else would
-    take a function each, and every predictor a program of its own.
-    """
-    shared: dict[int, object] = {id(tensor): tensor for tensor in predictor.buffers()}
-    made = copy.deepcopy(predictor, shared)
-    for part in made.modules():
-        for name in part.numbers if isinstance(part, Folded) else ():
-            value = getattr(part, name)
-            if value != 1:
-                delattr(part, name)
-                tensor = torch.tensor(value, dtype=predictor.dtype, device=predictor.device)
-                part.register_buffer(name, tensor)
-    return made

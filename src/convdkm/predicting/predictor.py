@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError, NotFiniteError, located
-from convdkm.kernels import Kernel
+from convdkm.head import Marginals
 from convdkm.layers.samples import SampleShape, cast_samples, check_samples
-from convdkm.predicting.base import Folded, known, tracing
-from convdkm.predicting.ends import FoldedHead, Outcome, Start
-from convdkm.predicting.steps import FoldedAngularConv, FoldedGram, Step
+from convdkm.likelihoods import Likelihood
+from convdkm.ops.base import Operation
+from convdkm.predicting.describing import NotDescribableError, described
 from convdkm.prediction import Prediction
+from convdkm.runtime.compilable import compilable
 from convdkm.runtime.maps import channels_last, without_autocast
 
 if TYPE_CHECKING:
@@ -33,8 +35,7 @@ class CannotExportError(InvalidInputError):
     """A predictor with a part that exists in Python only."""
 
 
-@known
-class Predictor(Folded):
+class Predictor(Operation):
     """A machine frozen for prediction; made by :meth:`convdkm.DeepKernelMachine.folded`.
 
     The same input gives the same bits, and an image's prediction does not depend on the others, up
@@ -45,34 +46,42 @@ class Predictor(Folded):
     :meth:`predict` checks its input and gives a :class:`convdkm.Prediction`.
 
     Attributes:
+        before: what is done to images first, if anything.
+        start: makes the first data blocks.
+        body, head: the operations of the machine.
+        outcome: the likelihood.
         sample_shape: shape of an image or vector; None for an axis of any length.
         class_names: one for each class; empty if they are not known.
     """
 
-    settings = ("sample_shape", "class_names")
-    before: Folded | None
-    start: Start
-    body: Step
-    head: FoldedHead
-    outcome: Outcome
+    before: nn.Module | None
+    start: Any
+    body: Any
+    head: Any
+    outcome: Any
+    sample_shape: SampleShape
+    class_names: tuple[str, ...]
+    unsaved: ClassVar[tuple[str, ...]] = ("_compiled", "_program", "_known_form", "_known_parts")
+    _compiled = False
+    _program: Program | None = None
+    _known_form: tuple[type[Prediction], tuple[str, ...]] | None = None
+    _known_parts: bool | None = None
 
     def __init__(
         self,
         *,
-        start: Start,
-        body: Step,
-        head: FoldedHead,
-        outcome: Outcome,
+        start: nn.Module,
+        body: Operation,
+        head: Operation,
+        outcome: nn.Module,
         sample_shape: SampleShape,
         class_names: tuple[str, ...] = (),
-        before: Folded | None = None,
+        before: nn.Module | None = None,
     ) -> None:
-        super().__init__()
-        self.before, self.start, self.body = before, start, body
-        self.head, self.outcome = head, outcome
+        nn.Module.__init__(self)
+        self.register_module("before", before)
+        self.start, self.body, self.head, self.outcome = start, body, head, outcome
         self.sample_shape, self.class_names = tuple(sample_shape), tuple(class_names)
-        self._compiled = False
-        self._program: Program | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -86,10 +95,20 @@ class Predictor(Folded):
     @property
     def output_names(self) -> tuple[str, ...]:
         """What the tensors of ``predictor(images)`` are."""
-        return self.outcome.names
+        return self._form[1]
+
+    @property
+    def _form(self) -> tuple[type[Prediction], tuple[str, ...]]:
+        """The kind of prediction, and which of its fields there are: those of one image."""
+        if self._known_form is None:
+            mean = self.head.mean.new_zeros(1, self.outcome.num_outputs)
+            with torch.no_grad(), torch.random.fork_rng(devices=[]):  # it may draw samples
+                one = self.outcome.predict(Marginals(mean, torch.ones_like(mean)))
+            self._known_form = type(one), tuple(_tensors(one))
+        return self._known_form
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        if tracing():
+        if torch.compiler.is_compiling():
             return self.steps(images)
         with without_autocast(images):  # its constants have the precision they were made with
             run = self._runner(images)
@@ -110,13 +129,18 @@ class Predictor(Folded):
             check_positive(batch_size=batch_size)
         check_samples(inputs, self.sample_shape)
         parts = [
-            self.outcome.prediction(*self(cast_samples(part, self.device, self.dtype)))
+            self._prediction(self(cast_samples(part, self.device, self.dtype)))
             for part in inputs.split(batch_size or len(inputs))
         ]
         prediction = parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
         if not bool(torch.isfinite(prediction.mean.sum() + prediction.variance.sum())):
             raise NotFiniteError("the prediction", self.dtype, 1, 1)
         return prediction
+
+    def _prediction(self, tensors: tuple[Tensor, ...]) -> Prediction:
+        kind, names = self._form
+        values: dict[str, Any] = dict.fromkeys(field.name for field in fields(kind))
+        return kind(**values | dict(zip(names, tensors, strict=True)))
 
     def use_compiled(self, compiled: bool = True) -> Predictor:
         """Let ``torch.compile`` make one program of it, or not; returns itself.
@@ -135,9 +159,8 @@ class Predictor(Folded):
         See :meth:`convdkm.DeepKernelMachine.compile_elementwise`, whose functions these are; a
         folded machine whose own are compiled begins with them.
         """
-        for module in self.modules():
-            if isinstance(module, (Kernel, FoldedAngularConv, FoldedGram)):
-                module.compiled = compiled
+        for part in compilable(self):
+            part.compiled = compiled
         return self
 
     def save(self, path: str | Path) -> None:
@@ -170,27 +193,42 @@ class Predictor(Folded):
     def require_exportable(self) -> None:
         """Raise unless every part of it can be written to a file."""
         for name, part in self.named_modules():
-            if isinstance(part, Folded) and part.obstacle is not None:
+            if isinstance(part, (Operation, Likelihood)) and part.obstacle is not None:
                 raise CannotExportError(
                     f"this machine cannot leave Python: its part '{name}' {part.obstacle}"
                 )
+        self.description()
+
+    def description(self) -> dict[str, Any]:
+        """What it is made of besides its tensors, as plain values; it is what files hold."""
+        try:
+            return described(self)
+        except NotDescribableError as error:
+            raise CannotExportError(f"this machine cannot leave Python: {error}") from None
 
     def steps(self, images: Tensor) -> tuple[Tensor, ...]:
         """The forward pass of all images at once, step by step."""
         if self.before is not None:
             images = self.before(images)
-        if not tracing():
+        if not torch.compiler.is_compiling():
             images = channels_last(images)
         with located("input"):
-            it, tt = self.start(images)
+            it, tt = self.start.data(images)
         with located("body"):
-            it, tt = self.body(it, tt)
-        return self.outcome(*self.head(it, tt))
+            it, tt = self.body.data(it, tt)
+        with located("head"):
+            marginals = self.head.marginals(it, tt)
+        return tuple(_tensors(self.outcome.predict(marginals)).values())
 
     @property
     def _keeps_parts(self) -> bool:
-        """Whether some part could not be folded."""
-        return any(isinstance(part, Folded) and part.obstacle for part in self.modules())
+        """Whether some part is not constant."""
+        if self._known_parts is None:
+            kinds = (Operation, Likelihood)
+            self._known_parts = any(
+                isinstance(part, kinds) and part.obstacle is not None for part in self.modules()
+            )
+        return self._known_parts
 
     def _runner(self, images: Tensor) -> Callable[[Tensor], tuple[Tensor, ...]]:
         """The compiled program where it is wanted and has what it takes, else the steps."""
@@ -216,3 +254,9 @@ class Predictor(Folded):
         if self._keeps_parts or weight is None or images.device.type != "cpu":
             return len(images)
         return max(1, PIECE // (len(weight) * math.prod(images.shape[2:])))
+
+
+def _tensors(prediction: Prediction) -> dict[str, Tensor]:
+    """The fields of a prediction that there are."""
+    values = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
+    return {name: value for name, value in values.items() if value is not None}

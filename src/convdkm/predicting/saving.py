@@ -6,7 +6,7 @@ from pathlib import Path
 
 from convdkm.checks import wrong_kinds
 from convdkm.errors import ConvDKMError
-from convdkm.predicting.base import build
+from convdkm.predicting.describing import rebuilt
 from convdkm.predicting.predictor import Predictor
 from convdkm.storage.tensor_file import TensorFormat
 
@@ -17,10 +17,14 @@ class PredictorFileError(ConvDKMError, RuntimeError):
 
 FILES = TensorFormat(
     "convdkm-predictor",
-    1,
+    2,
     PredictorFileError,
     "predictors are written by model.folded().save(path), or `convdkm export RUN FILE`",
 )
+
+
+ABOUT = {"sample_shape": list[int | None], "class_names": list[str]}
+"""What a predictor says of itself."""
 
 
 def save_predictor(predictor: Predictor, path: Path) -> None:
@@ -42,16 +46,14 @@ def load_predictor(path: str | Path) -> Predictor:
         raise PredictorFileError(f"there is no file {path}")
     tensors, description = FILES.read(path)
     try:
-        predictor = build(description["predictor"], tensors)
+        predictor = rebuilt(description["predictor"], tensors)
     except Exception as error:  # it may be anything, as what is built is what the file says
         raise PredictorFileError(f"{path} describes no predictor: {error!r}") from None
     if not isinstance(predictor, Predictor):
-        raise PredictorFileError(f"{path} describes a {type(predictor).__name__}, no predictor")
-    about = {
-        "sample_shape": list(predictor.sample_shape),
-        "class_names": list(predictor.class_names),
-    }
-    wrong = wrong_kinds(about, {"sample_shape": list[int | None], "class_names": list[str]})
+        kind = description["predictor"]["kind"]
+        raise PredictorFileError(f"{path} describes a {kind}, no predictor")
+    about = description["predictor"]["settings"]
+    wrong = sorted(ABOUT.keys() - about.keys()) + wrong_kinds(about, ABOUT)
     if wrong:
         raise PredictorFileError(f"{path} describes no predictor: its {wrong[0]} is wrong")
     return predictor.eval()

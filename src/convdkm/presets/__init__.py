@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from convdkm.config import RunConfig, nearest
+from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
+from convdkm.options import nearest
 
 ORDER = ("paper", "paper-benchmark", "published", "fast", "quick")
 

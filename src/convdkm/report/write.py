@@ -8,7 +8,6 @@ from pathlib import Path
 from convdkm.data import Dataset
 from convdkm.data.checksums import digest_of_file
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.comparison.folder import ComparisonFolder
 from convdkm.report.compare_page import compare_page
 from convdkm.report.findings import Load, Tell, examine, gather, no_images, of_settings
 from convdkm.report.page import GENERATOR
@@ -36,10 +35,10 @@ def write_report(
     force: bool = False,
     tell: Tell = lambda _: None,
 ) -> Path:
-    """Write the page of a run, one that compares several, or that of a comparison of methods.
+    """Write the page of a run, or one that compares several.
 
     Args:
-        paths: folders of runs, or a folder that holds some; or the folder of a comparison.
+        paths: folders of runs, or a folder that holds some.
         output: the file; by default ``report.html`` in the run's folder, or in the current one
             where there are several runs.
         checkpoint: which one to show.
@@ -56,9 +55,6 @@ def write_report(
     """
     if not isinstance(images, int) or images < 0:
         raise InvalidInputError(f"images must not be negative, got {images!r}")
-    comparisons = [Path(path) for path in paths if ComparisonFolder.is_one(path)]
-    if comparisons:
-        return _report_comparison(comparisons, output, alone=len(paths) == 1, force=force)
     folders = runs_in([Path(path) for path in paths])
     if not folders:
         raise InvalidInputError("there is no run to report on")
@@ -76,18 +72,6 @@ def write_report(
     text = run_page(findings[0], images) if alone else compare_page(findings, file)
     write_text(file, text)
     return file
-
-
-def _report_comparison(
-    folders: Sequence[Path], output: str | Path | None, *, alone: bool, force: bool
-) -> Path:
-    from convdkm.report.methods_page import write_methods_page
-
-    if not alone:
-        raise InvalidInputError(
-            f"{folders[0]} is a comparison of methods, which has a page of its own; name it alone"
-        )
-    return write_methods_page(folders[0], Path(output or folders[0] / PAGE), force=force)
 
 
 def report_run(run: Run, output: str | Path | None, data: Dataset | None, images: int) -> Path:

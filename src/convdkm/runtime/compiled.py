@@ -30,9 +30,10 @@ def _variance_gradient(
     return -2 * by_own[:, None] * rows, 2 * grad[:, None] * inner, by_own
 
 
-def _diagonal_variance(
+def diagonal_variance(
     rows: Tensor, own: Tensor, roots: Tensor, shift: Tensor | None
 ) -> tuple[Tensor, Tensor]:
+    """See :meth:`Engine.diagonal_variance`; also of maps, where the others broadcast to them."""
     residual = (own - (rows * rows).sum(1)).clamp(min=0)
     inner = rows * roots if shift is None else rows * roots - shift
     return residual + (inner * inner).sum(1), residual
@@ -53,7 +54,7 @@ class Compiled:
     def __init__(self) -> None:
         self._variance = compiled_for_rows(_variance)
         self._variance_gradient = compiled_for_rows(_variance_gradient)
-        self.diagonal_variance = compiled_for_rows(_diagonal_variance, any_width=True)
+        self.diagonal_variance = compiled_for_rows(diagonal_variance, any_width=True)
         self._diagonal_gradient = compiled_for_rows(_diagonal_gradient, any_width=True)
 
     def variance(

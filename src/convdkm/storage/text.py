@@ -34,6 +34,8 @@ _LATEX = {each: f"\\{each}" for each in "&%#_{}$"} | {
     "\\": r"\textbackslash{}",
     "∞": r"$\infty$",
     "±": r"$\pm$",
+    "<": "$<$",
+    ">": "$>$",
 }
 _MARKDOWN = {each: f"\\{each}" for each in "\\`*[]|"} | {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from convdkm.gram import INDUCING_DTYPE, Gram
-from convdkm.layers.base import Layer, Plan
+from convdkm.layers.base import Layer
 from convdkm.numerics import cholesky, explained, mix, whiten
+from convdkm.ops.base import Plan
 from convdkm.testing.outcome import require, require_close, require_finite, require_not_negative
 from convdkm.testing.state_requirements import STATE_REQUIREMENTS, calling_changes_nothing
 

@@ -13,7 +13,7 @@ from convdkm.data.augment import random_crop_flip
 from convdkm.training.world import World
 
 if TYPE_CHECKING:
-    from convdkm.config import AugmentStage
+    from convdkm.config import AugmentStage, Recipe
     from convdkm.data.whitening import Whitening
 
 
@@ -71,6 +71,29 @@ class Batches:
         self.raw, self.whitening = images, whitening
         self.whiten_first = not (crop or flip) or augment == "after-whitening"
         self.images = self.whitened(images) if self.whiten_first else images
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        images: Tensor,
+        targets: Tensor,
+        *,
+        whitening: Whitening | None = None,
+        world: World | None = None,
+    ) -> Batches:
+        """Those that a recipe asks for."""
+        return cls(
+            images,
+            targets,
+            recipe.batch_size,
+            whitening=whitening,
+            crop=recipe.crop,
+            flip=recipe.flip,
+            augment=recipe.augment,
+            seed=recipe.seed,
+            world=world,
+        )
 
     @property
     def num_data(self) -> int:

@@ -1,105 +1,96 @@
-"""From a configuration to a machine."""
+"""A recipe followed: from options and images to a machine that is ready to be trained.
+
+Runs, estimators and baselines all come through here, so that the same images, options and seed give
+the same machine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from convdkm.architectures import resnet
-from convdkm.config import ModelConfig, RunConfig, TrainingConfig
-from convdkm.data import Dataset
-from convdkm.data.whitening import chosen_whitening
-from convdkm.errors import InvalidInputError
-from convdkm.kernels import ArcCosine, Kernel, NormalisedGaussian, NormalisedPolynomial
+from convdkm.architectures import build_model as build_model  # noqa: PLC0414 (public there too)
+from convdkm.config import Recipe
+from convdkm.data.splits import stratified
+from convdkm.data.whitening import Whitening, chosen_whitening, make_whitening
 from convdkm.model import DeepKernelMachine
+from convdkm.options import MachineOptions
+from convdkm.training.batches import seed_of
 from convdkm.training.sinks import Level
 
 Tell = Callable[[str, Level], None]
 
 
-def build_model(
-    config: ModelConfig, in_channels: int, num_classes: int, dtype: torch.dtype = torch.float32
-) -> DeepKernelMachine:
-    """The residual machine that a configuration describes."""
-    stages = len(config.inducing)
-    blocks = _for_stages("blocks", config.blocks, stages)
-    strides = None if config.strides is None else _for_stages("strides", config.strides, stages)
-    same = {
-        "nu",
-        "jitter",
-        "statistics",
-        "centre",
-        "kernel_size",
-        "input_stride",
-        "border",
-        "inducing_choice",
-        "mixing",
-        "mixing_parameterisation",
-        "gram_parameterisation",
-        "gram_scale",
-        "learn_gram_scale",
-        "divide_gram",
-        "skip_weight",
-        "learn_skip",
-        "top",
-        "likelihood",
-        "expectation",
-        "samples",
-        "head_parameterisation",
-        "head_covariance",
-        "head_kl",
-    }
-    return resnet(
-        in_channels,
-        num_classes,
-        config.inducing,
-        blocks,
-        strides=strides,
-        kernel=build_kernel(config),
-        normalisation=(config.inducing_norm, config.data_norm),
-        scaling=(config.inducing_scale, config.data_scale),
-        dtype=dtype,
-        **{name: getattr(config, name) for name in same},
-    )
-
-
-def build_kernel(config: ModelConfig) -> Kernel:
-    """The kernel of every layer."""
-    if config.kernel == "arc-cosine":
-        return ArcCosine(
-            config.arccos_order,
-            weight_variance=config.weight_variance,
-            bias_variance=config.bias_variance,
-        )
-    given = [name for name in ("weight_variance", "bias_variance") if getattr(config, name)]
-    if given or config.arccos_order != 1:
-        names = " and ".join(given or ["arccos_order"])
-        raise InvalidInputError(
-            f"{names} belong{'s' * (len(given) < 2)} to the arc-cosine kernel, and the kernel is"
-            f" {config.kernel!r}; choose another preset, or leave them out"
-        )
-    if config.kernel == "normalised-polynomial":
-        return NormalisedPolynomial(config.polynomial)
-    return NormalisedGaussian(config.gamma)
-
-
-def settled(config: RunConfig, data: Dataset, tell: Tell) -> RunConfig:
-    """The same, with all that depends on the data chosen: the whitening."""
+def settled(recipe: Recipe, images: Tensor, tell: Tell) -> Recipe:
+    """The same, with all that depends on the training images chosen: the whitening."""
     kind = chosen_whitening(
-        config.data.whitening,
-        len(data.train_images),
-        data.image_shape,
-        lambda text: tell(text, "warning"),
+        recipe.whitening, len(images), images.shape[1:], lambda text: tell(text, "warning")
     )
-    return config.updated({"whitening": kind})
+    return recipe.model_copy(update={"whitening": kind})
 
 
-def tune(model: DeepKernelMachine, config: TrainingConfig, tell: Tell) -> None:
+def unfitted_whitening(recipe: Recipe) -> Whitening:
+    """The whitening of a settled recipe, before it has seen images."""
+    return make_whitening(recipe.whitening, recipe.zca_epsilon)
+
+
+def fitted_whitening(recipe: Recipe, images: Tensor, tell: Tell) -> Whitening:
+    """The same, fitted to the training images."""
+    if recipe.whitening.startswith("zca"):
+        tell(f"fitting ZCA to {len(images):,} images", "info")
+    return unfitted_whitening(recipe).fit(images)
+
+
+@contextmanager
+def first_draws(recipe: Recipe) -> Iterator[None]:
+    """Random numbers for what a machine draws when it is built and initialised."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(recipe.seed, 6))
+        yield
+
+
+def built(
+    options: MachineOptions, recipe: Recipe, in_channels: int, num_classes: int, **parts: Any
+) -> DeepKernelMachine:
+    """The machine before it has seen images; ``parts`` are those of :func:`build_model`."""
+    with first_draws(recipe):
+        return build_model(options, in_channels, num_classes, dtype_of(recipe), **parts)
+
+
+def initialise(
+    model: DeepKernelMachine, recipe: Recipe, images: Tensor, labels: Tensor, whitening: Whitening
+) -> DeepKernelMachine:
+    """Set everything that comes from data by some training images, balanced over the classes.
+
+    Args:
+        model: on the CPU.
+        images, labels: the training images as they were loaded.
+        whitening: fitted.
+
+    Returns:
+        The model itself.
+    """
+    count = min(recipe.inducing_images, len(images))
+    chosen = stratified(labels, count, recipe.seed, least=1)
+    some = images[chosen]
+    if recipe.inducing_patches == "whitened":
+        device = next(whitening.buffers(), some).device
+        some = whitening(some.to(device)).cpu()
+    elif recipe.inducing_patches == "standardised":
+        some = make_whitening("standardise").fit(images)(some)
+    with first_draws(recipe):
+        return model.initialise(some, labels[chosen], seed=recipe.seed, max_images=count)
+
+
+def tune(model: DeepKernelMachine, recipe: Recipe, tell: Tell) -> None:
     """Switch on what changes memory and speed, and results by rounding at most."""
-    if config.checkpointing:
+    if recipe.checkpointing:
         model.checkpointing = True
-    if config.compile:
+    if recipe.compile:
         tell("compiling elementwise functions, which may take a minute", "info")
         if not model.compile_elementwise():
             tell(
@@ -109,13 +100,6 @@ def tune(model: DeepKernelMachine, config: TrainingConfig, tell: Tell) -> None:
             )
 
 
-def _for_stages(name: str, values: tuple[int, ...], stages: int) -> tuple[int, ...]:
-    """One number for every stage, from one for each or one for all."""
-    if len(values) == 1:
-        return values * stages
-    if len(values) != stages:
-        raise InvalidInputError(
-            f"there are {stages} stages, by the numbers of inducing points, but {len(values)}"
-            f" {name}: give one number for each stage, or one for all"
-        )
-    return values
+def dtype_of(recipe: Recipe) -> torch.dtype:
+    """Precision of the data path."""
+    return {"float32": torch.float32, "float64": torch.float64}[recipe.precision]

@@ -239,8 +239,13 @@ def same_machine(config: RunConfig, trained: object) -> tuple[RunConfig, str | N
         before = RunConfig.of(trained)
     except ConvDKMError:
         return config, None
-    data = {name: getattr(before.data, name) for name in ("whitening", "zca_epsilon")}
-    kept = config.updated({"model": before.model.model_dump(), "data": data})
+    kept = config.updated(
+        {
+            "model": before.model.model_dump(),
+            "whitening": before.training.whitening,
+            "zca_epsilon": before.training.zca_epsilon,
+        }
+    )
     if kept == config:
         return config, None
     flat = kept.flat()

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from convdkm.errors import NumericalError
 from convdkm.head import Marginals
-from convdkm.layers.base import LayerKL
 from convdkm.model import DeepKernelMachine, Objective
+from convdkm.ops.base import LayerKL
 from convdkm.runtime.program import recorded
 from convdkm.runtime.structure import Structure
 from convdkm.runtime.tape import NotRecordableError

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from convdkm.config import TrainingConfig
+from convdkm.config import Recipe
 from convdkm.errors import ConvDKMError, NotFiniteError, NumericalError
 from convdkm.insight.instruments import Reading, gradient_ratios, readings
 from convdkm.layers.norm import RunningStatistics
@@ -62,7 +62,7 @@ class Trainer:
         self,
         model: DeepKernelMachine,
         batches: Batches,
-        config: TrainingConfig,
+        config: Recipe,
         *,
         sinks: Iterable[Sink] = (),
         store: CheckpointStore | None = None,

@@ -10,14 +10,13 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from convdkm.config import RunConfig
-from convdkm.data import Dataset
+from convdkm.config import Recipe
 from convdkm.errors import ConvDKMError, InvalidInputError
 from convdkm.kernels import pointwise
 from convdkm.model import DeepKernelMachine
@@ -88,36 +87,34 @@ class Demand:
     @classmethod
     def of(
         cls,
-        config: RunConfig,
-        dataset: Dataset,
+        recipe: Recipe,
+        images: Tensor,
         world: World,
         device: torch.device,
         *,
-        initial: int,
-        held_out: int = 0,
+        initialises: bool = True,
+        scored: Sequence[Tensor] = (),
     ) -> Demand:
-        """From the settings and the images, of which ``held_out`` bytes are held out."""
-        training, data, images = config.training, config.data, dataset.train_images
-        batch = min(training.batch_size, len(images))
+        """From the recipe and the training images; ``scored`` are others that are in memory."""
+        batch = min(recipe.batch_size, len(images))
         share = len(world.shares(batch)[0])
-        at_a_time = min(training.micro_batch or share, share)
-        evaluation = min(training.evaluation_batch, max(len(images), len(dataset.test_images)))
-        if training.calibrate:
-            calibration = min(training.micro_batch or batch, training.calibrate)
+        at_a_time = min(recipe.micro_batch or share, share)
+        evaluation = min(recipe.evaluation_batch, max(map(len, (images, *scored))))
+        if recipe.calibrate:
+            calibration = min(recipe.micro_batch or batch, recipe.calibrate)
             evaluation = max(evaluation, calibration)
-        whitened = not (data.crop or data.flip) or data.augment == "after-whitening"
+        whitened = not (recipe.crop or recipe.flip) or recipe.augment == "after-whitening"
         on_host = device.type == "cpu"
-        held = images.nbytes + dataset.test_images.nbytes + held_out
         return cls(
             tuple(images.shape[1:]),
             at_a_time,
             evaluation,
             in_pieces=at_a_time < share,
-            initial=initial,
+            initial=min(recipe.inducing_images, len(images)) if initialises else 0,
             processes=world.size,
-            held=held if on_host else 0,
+            held=sum(each.nbytes for each in (images, *scored)) if on_host else 0,
             copied=images.nbytes * (whitened + (not on_host)),
-            checkpointing=training.checkpointing,
+            checkpointing=recipe.checkpointing,
         )
 
 
@@ -353,9 +350,4 @@ def _standing(model: DeepKernelMachine, device: torch.device) -> int:
 
 
 def _bytes_of(model: DeepKernelMachine) -> int:
-    return sum(parameter.nbytes for parameter in model.parameters() if not _unknown(parameter))
-
-
-def _unknown(parameter: Tensor) -> bool:
-    """Whether a parameter takes its shape from data, which it has not seen."""
-    return torch.nn.parameter.is_lazy(parameter)
+    return sum(parameter.nbytes for parameter in model.parameters())

@@ -24,8 +24,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from convdkm.errors import NumericalError
 from convdkm.layers.norm import RunningStatistics
-from convdkm.layers.synchronise import Share, working_on
 from convdkm.model import DeepKernelMachine, ModelPlan, Objective
+from convdkm.ops.synchronise import Share, working_on
 from convdkm.training.batches import seed_of
 from convdkm.training.gradients import RecordedGradients
 from convdkm.training.world import World, parts

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from convdkm.architectures import build_model
 from convdkm.config import RunConfig
 from convdkm.data import Dataset
-from convdkm.data.whitening import Whitening, make_whitening
+from convdkm.data.whitening import Whitening
 from convdkm.errors import InvalidInputError
 from convdkm.insight.instruments import Reading, readings
 from convdkm.model import DeepKernelMachine
@@ -22,8 +23,9 @@ from convdkm.predicting.fold_whitening import folded_whitening
 from convdkm.predicting.predictor import Predictor
 from convdkm.prediction import ClassPrediction
 from convdkm.storage.files import read_json
+from convdkm.training import page
 from convdkm.training.batches import chosen_once, seed_of
-from convdkm.training.build import build_model
+from convdkm.training.build import dtype_of, unfitted_whitening
 from convdkm.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -119,9 +121,9 @@ class Run:
             )
         if model is None:
             with checkpoint.fitting():
-                model = build_model(config.model, shape[0], len(names), dtype_of(config))
+                model = build_model(config.model, shape[0], len(names), dtype_of(config.training))
         checkpoint.load_into(model, "model")
-        whitening = make_whitening(config.data.whitening, config.data.zca_epsilon)
+        whitening = unfitted_whitening(config.training)
         checkpoint.load_into(whitening, "whitening")
         return cls(config, model.eval(), whitening, names, shape, step=checkpoint.progress.step)
 
@@ -228,9 +230,7 @@ class Run:
         Returns:
             The file.
         """
-        from convdkm.report.write import report_run
-
-        return report_run(self, output, data, images)
+        return page.writer(self, output, data, images)
 
 
 def load_to_go_on(
@@ -258,11 +258,6 @@ def require_fit(
     with checkpoint.fitting():
         optimiser = torch.optim.Adam(run.model.parameters())
         load_optimiser_tensors(optimiser, checkpoint.part("optimiser"))
-
-
-def dtype_of(config: RunConfig) -> torch.dtype:
-    """Precision of the data path."""
-    return {"float32": torch.float32, "float64": torch.float64}[config.training.precision]
 
 
 def as_images(images: Any) -> Tensor:

@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from convdkm.config import TrainingConfig
+    from convdkm.config import Recipe
 
 
-def learning_rate(config: TrainingConfig, step: int, total: int) -> float:
+def learning_rate(config: Recipe, step: int, total: int) -> float:
     r"""The rate of step ``step`` (from 0) of ``total``.
 
     With t the share of training that is done, w the warm-up and r the peak rate:

@@ -175,7 +175,7 @@ class TerminalSink(Sink):
         self._print("")
         if self._console.is_terminal and self._console.is_interactive:
             self._live = Live(
-                get_renderable=self._render,
+                self,
                 console=self._console,
                 refresh_per_second=REFRESHES_PER_SECOND,
                 transient=True,
@@ -267,7 +267,7 @@ class TerminalSink(Sink):
 
     # -- the live part -------------------------------------------------------------------------
 
-    def _render(self) -> RenderableType:
+    def __rich__(self) -> RenderableType:
         info, record = self._known_info(), self._last
         values = record.values if record is not None else {}
         step = record.step if record is not None else info.first_step

@@ -13,7 +13,7 @@ from convdkm.lab.bench import profiling
 from convdkm.lab.bench.cnn import ResNet
 from convdkm.lab.bench.contestants import Workload, cnn, machine, networks, ours, textbook
 from convdkm.lab.bench.scaling import axes
-from convdkm.layers.base import Plan
+from convdkm.ops.base import Plan
 
 TINY = Workload((4, 5, 6), batch=6, side=8)
 

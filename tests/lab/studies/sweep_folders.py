@@ -2,9 +2,9 @@
 
 import json
 
-from convdkm.lab.studies.folder import SweepFolder
-from convdkm.lab.studies.planning import Scale, Selection, planned_cell
-from convdkm.lab.studies.specification import categories_of, chosen_rows
+from convdkm.lab.studies.sweeps.folder import Record, SweepFolder
+from convdkm.lab.studies.sweeps.planning import Scale, Selection, planned_cell
+from convdkm.lab.studies.sweeps.specification import categories_of, chosen_rows
 
 SMALL = Scale(preset="quick", epochs=2)
 
@@ -17,7 +17,8 @@ def planned(folder, table, datasets=("cifar10",), seeds=4, scale=SMALL, *, rows=
         if group
     }
     place = SweepFolder(folder)
-    place.add(table, Selection(datasets=datasets, rows=chosen, seeds=seeds), scale)
+    selection = Selection(datasets=datasets, rows=chosen, seeds=seeds)
+    place.add(Record(scale=scale, tables={table: selection}))
     return place, {
         (row.name, dataset): planned_cell(part, row, dataset, seeds, scale)
         for part in categories_of(table)

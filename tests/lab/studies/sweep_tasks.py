@@ -1,6 +1,7 @@
 """Tasks that launchers are tried on: they work, fail, die once or always, or wait."""
 
 import os
+import re
 import signal
 import threading
 import time
@@ -8,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convdkm.errors import InvalidInputError
+from convdkm.lab.studies.comparison.trial import TrialTask
 from convdkm.lab.studies.launchers.base import Launcher, asked_to_stop, execute
-from convdkm.lab.studies.tasks import RunTask
+from convdkm.lab.studies.sweeps.tasks import RunTask
 
 
 class Here(Launcher):
@@ -76,6 +78,37 @@ class KilledOnce(RunTask):
             time.sleep(0.005)
         marker.touch()
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class KilledTrial(TrialTask):
+    """A trial whose process is killed before its fit, the first time, if it is of a kernel."""
+
+    def __call__(self):
+        marker = Path(f"{self.result}.killed")
+        if self.method == "nngp-linear" and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__()
+
+
+def check_comparison(call, images, out, launcher):
+    """A comparison on a cluster: a trial that is lost and begun again, and one that fails."""
+    command = ["compare", images, "--train-size", 20, "--test-size", 30, "--seeds", 1, "-o", out]
+    command += ["--launcher", launcher, "--threads", 1, "--retries", 1]
+    code, text, err = call(*command, "--methods", "nngp-linear,ckn")
+    assert code == 1
+    assert re.search(r"\[1/2\] nngp-linear, 20 images, seed 0: \d+\.\d\d%, fitted in \d+ s", text)
+    assert " …" not in text, "when a trial begins is not known here"
+    assert "failed: ckn, 20 images, seed 0: " in err
+    assert "1 of 2 trials finished, 1 failed; the same command tries these again" in text
+    assert "- Failed: ckn, seed 0: " in (out / "tables/train-20.md").read_text()
+    assert (out / "trials/train-20/nngp-linear/seed-0.json.killed").exists()
+    assert (out / "trials/train-20/nngp-linear/seed-0.log").read_text()
+    assert not (out / "images").exists()
+    code, text, _ = call(*command, "--methods", "nngp-linear")
+    assert code == 0
+    assert "1 finished before" in text
 
 
 def _text(path):

@@ -13,7 +13,7 @@ from sweep_folders import finish, planned
 from sweep_tasks import Here
 
 from convdkm.config import RunConfig
-from convdkm.lab.studies.folder import SweepFolder
+from convdkm.lab.studies.sweeps.folder import SweepFolder
 
 TINY = ["--dataset", "digits", "--preset", "quick", "--train-size", "60", "--inducing", "8,8"]
 
@@ -28,7 +28,7 @@ def narrow(monkeypatch):
 @pytest.fixture
 def here(monkeypatch):
     """Runs are made in this process."""
-    monkeypatch.setattr("convdkm.cli.sweeping.make_launcher", lambda **_: Here())
+    monkeypatch.setattr("convdkm.lab.studies.launchers.make_launcher", lambda *_, **__: Here())
 
 
 def test_a_sweep_from_plan_to_table(call, tmp_path, here):
@@ -137,7 +137,7 @@ def test_any_option_of_a_run_can_be_set(call, fail, tmp_path, here):
     assert "evaluate_every" not in text
     (run,) = out.glob("digits/*/*/seed-0/config.yaml")
     config = RunConfig.from_file(run)
-    assert (config.model.gram_scale, config.data.flip) == (1, True)
+    assert (config.model.gram_scale, config.training.flip) == (1, True)
     assert config.training.evaluate_every == 0
     again = ["--set", "flip=on", "--set", "gram_scale=1.0", "--set", "evaluate_every=1"]
     code, text, _ = call(*sweep, *again, "--no-trial", "-o", out)
@@ -185,7 +185,7 @@ def test_wrong_input_to_tables(fail, tmp_path):
 
 def test_tables_without_matplotlib(call, tmp_path, monkeypatch):
     planned(tmp_path, "likelihood")
-    monkeypatch.setattr("convdkm.cli.tabulating.find_spec", lambda name: None)
+    monkeypatch.setattr("convdkm.cli.tables.find_spec", lambda name: None)
     code, text, err = call("tables", tmp_path, "-f", "csv")
     assert code == 0
     assert text.startswith("table,category,row")

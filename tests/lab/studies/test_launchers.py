@@ -5,14 +5,16 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
-from sweep_tasks import Fake
+from sweep_tasks import Fake, KilledTrial, check_comparison
 
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.launchers import Resources, make_launcher
 from convdkm.lab.studies.launchers.local import LocalLauncher
+from convdkm.lab.studies.launchers.slurm import SlurmLauncher
 
 HERE = str(Path(__file__).parent)
 STATUS = {
@@ -62,6 +64,20 @@ def test_a_pool_that_is_asked_to_stop(tmp_path):
     assert not (tmp_path / "second.waits").exists(), "it was never begun"
 
 
+def test_tasks_are_asked_for_when_there_is_room(tmp_path):
+    asked = []
+
+    def tasks():
+        for name in ("first", "second"):
+            asked.append(name)
+            yield Fake(name, "work", str(tmp_path))
+
+    outcomes = LocalLauncher(1).run(tasks())
+    assert next(outcomes).name == "first"
+    assert asked == ["first"]
+    assert [each.name for each in outcomes] == ["second"]
+
+
 def test_a_pool_that_is_left_leaves_no_processes(tmp_path):
     outcomes = LocalLauncher(2).run(
         [Fake("work", "work", str(tmp_path)), Fake("wait", "wait", str(tmp_path))]
@@ -72,8 +88,9 @@ def test_a_pool_that_is_left_leaves_no_processes(tmp_path):
 
 ORPHAN = """
 import sys
-from sweep_tasks import Fake
+from sweep_tasks import Fake, KilledTrial, check_comparison
 from convdkm.lab.studies.launchers.local import LocalLauncher
+from convdkm.lab.studies.launchers.slurm import SlurmLauncher
 if __name__ == "__main__":
     list(LocalLauncher(1).run([Fake("orphan", "wait", sys.argv[1])]))
 """
@@ -158,8 +175,6 @@ class TestSlurm:
         monkeypatch.setattr("submitit.core.core.Job._results_timeout_s", 0.5)
 
     def launcher(self, folder, **options):
-        from convdkm.lab.studies.launchers.slurm import SlurmLauncher
-
         return SlurmLauncher(folder / "jobs", cluster="local", **options)
 
     def test_jobs(self, tmp_path):
@@ -167,6 +182,13 @@ class TestSlurm:
         outcomes = check_mixed(launcher, tmp_path, without=("crash", "die"))
         assert outcomes["die_once"].attempts == 2
         assert outcomes["work"].value["threads"] == "1"
+
+    def test_a_comparison_of_methods(self, tmp_path, monkeypatch, call, bright):
+        monkeypatch.setattr("convdkm.lab.studies.comparison.comparison.TrialTask", KilledTrial)
+        local = partial(SlurmLauncher, cluster="local")
+        monkeypatch.setattr("convdkm.lab.studies.launchers.slurm.SlurmLauncher", local)
+        check_comparison(call, bright, tmp_path / "out", "slurm")
+        assert any((tmp_path / "out" / "jobs").iterdir())
 
     def test_a_job_that_is_lost_each_time(self, tmp_path):
         launcher = self.launcher(tmp_path, resources=Resources(retries=0))

@@ -3,8 +3,8 @@
 import pytest
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.folder import SweepFolder
-from convdkm.lab.studies.planning import (
+from convdkm.lab.studies.sweeps.folder import Record, SweepFolder
+from convdkm.lab.studies.sweeps.planning import (
     Scale,
     Selection,
     difference,
@@ -12,8 +12,8 @@ from convdkm.lab.studies.planning import (
     scale_notes,
     settings,
 )
-from convdkm.lab.studies.specification import categories_of, category, chosen_rows
-from convdkm.lab.studies.tasks import RunTask
+from convdkm.lab.studies.sweeps.specification import categories_of, category, chosen_rows
+from convdkm.lab.studies.sweeps.tasks import RunTask
 from convdkm.storage.files import write_text
 from convdkm.training.folder import writing
 
@@ -22,6 +22,10 @@ def selection(table, datasets=("mnist", "cifar10", "cifar100"), seeds=4, rows=No
     chosen = chosen_rows(table, rows)
     names = {name: tuple(row.name for row in group) for name, group in chosen.items()}
     return Selection(datasets=datasets, rows=names, seeds=seeds)
+
+
+def planned(table, chosen, scale):
+    return Record(scale=scale, tables={table: chosen})
 
 
 def test_the_paper_s_tables_need_as_many_runs_as_the_paper_made():
@@ -69,11 +73,11 @@ def test_the_runs_of_a_table_are_whitened_alike():
     for few in (None, 100):
         scale = Scale(preset="quick", train_size=few)
         runs = plan([selection("top", ("cifar10", "digits"), 1)], scale)
-        found = {(run.dataset, run.config.data.whitening) for run in runs}
+        found = {(run.dataset, run.config.training.whitening) for run in runs}
         assert found == {("cifar10", "zca"), ("digits", "scale")}
     asked_for = Scale(others={"whitening": "standardise"})
     run, *_ = plan([selection("top", ("cifar10",), 1)], asked_for)
-    assert run.config.data.whitening == "standardise"
+    assert run.config.training.whitening == "standardise"
 
 
 def test_what_varies_cannot_be_fixed():
@@ -91,22 +95,22 @@ def test_other_options_are_part_of_the_scale(tmp_path):
     run = settings(table, table.rows[0], "mnist", small)
     assert run.model.gram_scale == 1
     assert run.training.milestones == (0.5, 0.9)
-    notes = scale_notes((table,), small, {"seeds": 4, "datasets": ("mnist",)})
+    notes = scale_notes((table,), small, selection("nu", ("mnist",), 4))
     assert notes[1:] == ["gram_scale 1.0", "milestones 0.5,0.9"]
     folder = SweepFolder(tmp_path / "out")
-    folder.add("nu", selection("nu", ("mnist",), 1, ["1"]), small)
-    folder.add("nu", selection("nu", ("mnist",), 2, ["1"]), small)
+    folder.add(planned("nu", selection("nu", ("mnist",), 1, ["1"]), small))
+    folder.add(planned("nu", selection("nu", ("mnist",), 2, ["1"]), small))
     with pytest.raises(InvalidInputError, match=r"\(gram scale 1.0 and not unset, milestones"):
-        folder.add("nu", selection("nu", ("mnist",), 1, ["1"]), Scale(preset="quick"))
+        folder.add(planned("nu", selection("nu", ("mnist",), 1, ["1"]), Scale(preset="quick")))
 
 
 def test_the_scale_is_said_in_words():
     tables = categories_of("likelihood")
-    whole = {"seeds": 4, "datasets": ("mnist", "cifar10", "cifar100")}
+    whole = selection("likelihood")
     assert scale_notes(tables, Scale(), whole) == []
     assert scale_notes(tables, Scale(epochs=100, preset="paper"), whole) == []
     small = Scale(preset="quick", epochs=2, train_size=1000, inducing=(8, 8))
-    assert scale_notes(tables, small, {"seeds": 1, "datasets": ("digits",)}) == [
+    assert scale_notes(tables, small, selection("likelihood", ("digits",), 1)) == [
         "preset quick in place of paper, with a size and recipe of its own",
         "2 epochs in place of 100",
         "1,000 training images in place of all",
@@ -118,11 +122,11 @@ def test_the_scale_is_said_in_words():
 
 def test_a_folder_keeps_to_one_scale(tmp_path):
     folder = SweepFolder(tmp_path / "out")
-    folder.add("nu", selection("nu", ("mnist",), 1, ["1"]), Scale(epochs=2))
+    folder.add(planned("nu", selection("nu", ("mnist",), 1, ["1"]), Scale(epochs=2)))
     with pytest.raises(InvalidInputError, match=r"another scale \(epochs 2 and not 3\)"):
-        folder.add("nu", selection("nu", ("mnist",), 1), Scale(epochs=3))
-    folder.add("nu", selection("nu", ("cifar10",), 2, ["0.1", "inf"]), Scale(epochs=2))
-    folder.add("top", selection("top", ("mnist",), 1), Scale(epochs=2))
+        folder.add(planned("nu", selection("nu", ("mnist",), 1), Scale(epochs=3)))
+    folder.add(planned("nu", selection("nu", ("cifar10",), 2, ["0.1", "inf"]), Scale(epochs=2)))
+    folder.add(planned("top", selection("top", ("mnist",), 1), Scale(epochs=2)))
     record = folder.read()
     assert record.tables["nu"].datasets == ("mnist", "cifar10")
     assert record.tables["nu"].rows == {"nu": ("inf", "1", "0.1")}
@@ -133,7 +137,7 @@ def test_a_folder_keeps_to_one_scale(tmp_path):
 def test_a_folder_that_is_something_else_is_left_alone(tmp_path):
     write_text(tmp_path / "thesis.tex", "years of work")
     with pytest.raises(InvalidInputError, match="holds no sweep; choose another --output"):
-        SweepFolder(tmp_path).add("nu", selection("nu"), Scale())
+        SweepFolder(tmp_path).add(planned("nu", selection("nu"), Scale()))
     with pytest.raises(InvalidInputError, match=r"has no sweep.json. `convdkm sweep TABLE"):
         SweepFolder(tmp_path).read()
     with pytest.raises(InvalidInputError, match="does not exist"):
@@ -164,14 +168,14 @@ def test_a_run_with_other_settings_is_noticed(tmp_path):
     other = run.config.updated({"epochs": 3, "device": "cpu", "data_dir": "/data"})
     write_text(folder.of(run) / "config.yaml", other.to_yaml())
     assert folder.status(run).state == "other"
-    assert folder.status(run).detail == "epochs 3 and not 2"
+    assert folder.status(run).error == "epochs 3 and not 2"
     same = run.config.updated({"device": "cpu", "data_dir": "/data"})
     assert difference(same, run.config) == ""
     write_text(folder.of(run) / "config.yaml", same.to_yaml())
     assert folder.status(run).state == "missing"
     folder.note_failure(run, "it broke", 2)
     assert folder.status(run).state == "failed"
-    assert folder.status(run).detail == "it broke"
+    assert folder.status(run).error == "it broke"
     folder.clear_failure(run)
     write_text(folder.of(run) / "metrics.json", '{"test_accuracy": 0.5}')
     assert folder.status(run).state == "missing", "the figures are not whole"

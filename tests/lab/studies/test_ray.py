@@ -5,15 +5,16 @@ import signal
 from pathlib import Path
 
 import pytest
-from sweep_tasks import Fake, KilledOnce
+from sweep_tasks import Fake, KilledOnce, KilledTrial, check_comparison
 from test_launchers import check_mixed
 
-from convdkm.lab.studies import sweeping
-from convdkm.lab.studies.folder import SweepFolder
+from convdkm.lab.studies.comparison import comparison
 from convdkm.lab.studies.launchers import Resources
-from convdkm.lab.studies.planning import Scale, Selection
-from convdkm.lab.studies.results import Results
-from convdkm.lab.studies.sweeping import sweep
+from convdkm.lab.studies.study import perform
+from convdkm.lab.studies.sweeps import sweep
+from convdkm.lab.studies.sweeps.folder import SweepFolder
+from convdkm.lab.studies.sweeps.planning import Scale, Selection
+from convdkm.lab.studies.sweeps.results import Results
 
 pytest.importorskip("ray", reason="the Ray launcher needs ray")
 
@@ -64,15 +65,17 @@ def test_a_request_to_stop(cluster, tmp_path):
 
 
 def test_a_worker_killed_in_the_middle_of_a_run_loses_nothing(cluster, tmp_path, monkeypatch):
-    monkeypatch.setattr(sweeping, "RunTask", KilledOnce)
+    monkeypatch.setattr(sweep, "RunTask", KilledOnce)
     folder = SweepFolder(tmp_path)
     chosen = Selection(
         datasets=("digits",), rows={"likelihood": ("gaussian", "categorical")}, seeds=1
     )
     scale = Scale(preset="quick", epochs=4, train_size=60, inducing=(8, 8))
-    runs = folder.add("likelihood", chosen, scale).plan()
-    outcomes = dict(sweep(folder, runs, launcher(), {"device": "cpu"}))
-    assert {outcome.status for outcome in outcomes.values()} == {"done"}
+    study = sweep.Sweep(folder, "likelihood", chosen, scale, {"device": "cpu"})
+    runs = folder.add(study.record()).plan()
+    ended = list(perform(study, runs, launcher()))
+    assert {run.place for run, _, _ in ended} == {run.place for run in runs}
+    assert {outcome.status for _, outcome, _ in ended} == {"done"}
     for run in runs:
         killed = folder.of(run).with_name("seed-0.killed").exists()
         assert killed == (run.config.model.likelihood == "gaussian")
@@ -81,3 +84,8 @@ def test_a_worker_killed_in_the_middle_of_a_run_loses_nothing(cluster, tmp_path,
     (table,) = Results(tmp_path).tables()
     assert all(cell.complete for line in table.blocks[0].lines for cell in line.cells)
     assert not [note for note in table.notes if "ailed" in note or "Not finished" in note]
+
+
+def test_a_comparison_of_methods(cluster, tmp_path, monkeypatch, call, bright):
+    monkeypatch.setattr(comparison, "TrialTask", KilledTrial)
+    check_comparison(call, bright, tmp_path / "out", "ray")

@@ -8,13 +8,12 @@ import pytest
 from sweep_folders import SMALL, finish, planned
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.planning import Scale
-from convdkm.lab.studies.rendering.comma import comma_separated
-from convdkm.lab.studies.rendering.latex import latex
-from convdkm.lab.studies.rendering.markdown import markdown
-from convdkm.lab.studies.results import Results
+from convdkm.lab.studies.rendering import Table
+from convdkm.lab.studies.sweeps.planning import Scale
+from convdkm.lab.studies.sweeps.results import Results
 from convdkm.storage.text import in_latex
 
+markdown, latex, comma_separated = Table.markdown, Table.latex, Table.comma_separated
 SPREAD = (-0.001, 0.0, 0.0005, 0.0015)
 
 
@@ -210,8 +209,8 @@ def test_table_3_compares_with_the_methods_of_others(tmp_path):
 
 def test_figures(tmp_path):
     pytest.importorskip("matplotlib", reason="figures need matplotlib")
-    from convdkm.lab.studies.figures import draw
-    from convdkm.lab.studies.figures.curves import read_published
+    from convdkm.lab.studies.sweeps.curves import read_published
+    from convdkm.lab.studies.sweeps.figures import draw
 
     curves = tmp_path / "curves.csv"
     curves.write_text(
@@ -227,14 +226,14 @@ def test_figures(tmp_path):
             for run in cell:
                 finish(place, run, 0.5 + 0.02 * number)
         results = Results(place.path)
-        written = draw(next(results.tables()), results, place.path / "tables", published)
+        written = draw(results, place.path / "tables", published)
         assert [path.name for path in written] == [f"{name}.png", f"{name}-curves.png"]
         assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
 
 
 def test_curves_that_cannot_be_read(tmp_path):
     pytest.importorskip("matplotlib", reason="figures need matplotlib")
-    from convdkm.lab.studies.figures.curves import read_published
+    from convdkm.lab.studies.sweeps.curves import read_published
 
     path = tmp_path / "curves.csv"
     with pytest.raises(InvalidInputError, match="cannot read"):

@@ -5,9 +5,10 @@ import math
 import pytest
 import torch
 
+from convdkm.architectures import build_model
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.planning import Scale, settings
-from convdkm.lab.studies.specification import (
+from convdkm.lab.studies.sweeps.planning import Scale, settings
+from convdkm.lab.studies.sweeps.specification import (
     CATEGORIES,
     METRICS,
     Published,
@@ -16,7 +17,6 @@ from convdkm.lab.studies.specification import (
     chosen_rows,
     collection,
 )
-from convdkm.training.build import build_model
 
 ROWS = {
     "nu": 11,

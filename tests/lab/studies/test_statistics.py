@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from convdkm.lab.studies.specification import Published
 from convdkm.lab.studies.statistics import Summary, p_different, p_greater, similar_to_best
+from convdkm.lab.studies.sweeps.specification import Published
 
 
 def test_mean_and_standard_error_are_the_paper_s():

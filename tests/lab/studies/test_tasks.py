@@ -3,9 +3,9 @@
 import pytest
 from sweep_folders import planned
 
-from convdkm.lab.studies.planning import Scale
-from convdkm.lab.studies.specification import METRICS
-from convdkm.lab.studies.tasks import RunTask
+from convdkm.lab.studies.sweeps.planning import Scale
+from convdkm.lab.studies.sweeps.specification import METRICS
+from convdkm.lab.studies.sweeps.tasks import RunTask
 from convdkm.training.folder import MARKER
 
 TINY = Scale(preset="quick", epochs=2, train_size=60, inducing=(8, 8))
@@ -20,7 +20,7 @@ def task(tmp_path):
 
 def test_a_run_goes_on_from_its_checkpoint_to_the_same_figures(task, tmp_path, monkeypatch):
     whole = RunTask(task.name, str(tmp_path / "whole"), task.config)()
-    monkeypatch.setattr("convdkm.lab.studies.tasks.asked_to_stop", lambda: True)
+    monkeypatch.setattr("convdkm.lab.studies.sweeps.tasks.asked_to_stop", lambda: True)
     assert task() is None
     monkeypatch.undo()
     parts = task()

@@ -41,7 +41,7 @@ def plain(setting: Setting, depth: int, top: Top | None = None, **options: Any) 
 
 def linear(setting: Setting) -> Baseline:
     """The plain kernel without pooling."""
-    from convdkm.lab.baselines.kernels import Flatten
+    from convdkm.layers import Flatten
 
     return plain(setting, FLAT_DEPTH, Flatten())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -155,9 +156,17 @@ class SupervisedCKN(UnsupervisedCKN):
 
     Args:
         layers: as there, like the rest.
-        epochs, batch_size, learning_rate, schedule: of Adam.
-        crop, flip: margin of random crops, and whether to mirror at random.
+        recipe: options of :class:`~convdkm.config.Recipe`, such as ``epochs`` and ``crop``.
     """
+
+    RECIPE: ClassVar[dict[str, Any]] = {
+        "epochs": 30,
+        "batch_size": 128,
+        "learning_rate": 0.003,
+        "schedule": "one-cycle",
+        "crop": 0,
+        "flip": False,
+    }
 
     def __init__(
         self,
@@ -167,25 +176,10 @@ class SupervisedCKN(UnsupervisedCKN):
         epsilon: float = 1e-3,
         patches: int = 50_000,
         seed: int = 0,
-        epochs: int = 30,
-        batch_size: int = 128,
-        learning_rate: float = 0.003,
-        schedule: str = "one-cycle",
-        crop: int = 0,
-        flip: bool = False,
+        **recipe: Any,
     ) -> None:
         super().__init__(layers, alpha=alpha, epsilon=epsilon, patches=patches, seed=seed)
-        self.config = RunConfig.of(
-            {
-                "epochs": epochs,
-                "batch_size": batch_size,
-                "learning_rate": learning_rate,
-                "schedule": schedule,
-                "crop": crop,
-                "flip": flip,
-                "seed": seed,
-            }
-        )
+        self.config = RunConfig.of(self.RECIPE | recipe | {"seed": seed})
         self.curve: list[float] = []
 
     def fit(self, images: Tensor, labels: Tensor) -> SupervisedCKN:
@@ -202,15 +196,8 @@ class SupervisedCKN(UnsupervisedCKN):
             mean=start.mean.to(images),
             scale=start.scale.to(images),
         )
-        data, training = self.config.data, self.config.training
-        batches = Batches(
-            images,
-            labels,
-            min(training.batch_size, len(images)),
-            crop=data.crop,
-            flip=data.flip,
-            seed=self.seed,
-        )
+        training = self.config.training
+        batches = Batches.of(training, images, labels)
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:
             return classifier.loss(network(inputs).flatten(1), targets)

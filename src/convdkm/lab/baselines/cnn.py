@@ -9,14 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from convdkm.config import ModelConfig
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.lab.baselines.base import Baseline, check_training_set
 from convdkm.lab.baselines.descent import Budget, descend
 from convdkm.lab.baselines.machine import recipe_of
 from convdkm.lab.baselines.shapes import check_like
 from convdkm.lab.bench.cnn import ResNet
-from convdkm.training.batches import Batches, seed_of
+from convdkm.options import MachineOptions
+from convdkm.training.batches import Batches
+from convdkm.training.build import first_draws
 from convdkm.training.world import find_device
 
 LEARNING_RATE = 0.01
@@ -60,20 +61,11 @@ class CNN(Baseline):
     def fit(self, images: Tensor, labels: Tensor) -> CNN:
         classes = check_training_set(images, labels)
         budget = Budget(self.minutes)
-        data, training = self.config.data, self.config.training
+        training = self.config.training
         device = find_device(training.device)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(training.seed, 6))
+        with first_draws(training):
             network = build(self.config.model, images.shape[1], classes).to(device)
-        batches = Batches(
-            images.to(device, torch.float32),
-            labels.long().to(device),
-            min(training.batch_size, len(images)),
-            crop=data.crop,
-            flip=data.flip,
-            augment="after-whitening",
-            seed=training.seed,
-        )
+        batches = Batches.of(training, images.to(device, torch.float32), labels.long().to(device))
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:
             # One image at 1×1 has no variance to normalise by: such a rest of an epoch is paired.
@@ -132,19 +124,10 @@ def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
         layer.momentum = momentum
 
 
-def build(config: ModelConfig, in_channels: int, num_classes: int) -> ResNet:
-    """The network of the shape of the machine that ``config`` describes."""
-    stages = len(config.inducing)
-    strides = (1, *(2,) * (stages - 1)) if config.strides is None else config.strides
-    strides = strides * stages if len(strides) == 1 else strides
-    blocks = config.blocks * stages if len(config.blocks) == 1 else config.blocks
-    if not stages == len(strides) == len(blocks):
-        raise InvalidInputError(
-            f"there are {stages} stages, by the numbers of inducing points, but {len(blocks)}"
-            f" blocks and {len(strides)} strides: give one number for each stage, or one for all"
-        )
-    network = ResNet(in_channels, num_classes, config.inducing, blocks, strides)
+def build(options: MachineOptions, in_channels: int, num_classes: int) -> ResNet:
+    """The network of the shape of the machine that ``options`` describe."""
+    network = ResNet(in_channels, num_classes, *zip(*options.stages, strict=True))
     convolution = network.input[0]
     assert isinstance(convolution, nn.Conv2d)
-    convolution.stride = (config.input_stride, config.input_stride)
+    convolution.stride = (options.input_stride, options.input_stride)
     return network

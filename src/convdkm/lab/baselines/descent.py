@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_positive_number
-from convdkm.config import TrainingConfig
+from convdkm.config import Recipe
 from convdkm.errors import NumericalError
 from convdkm.training.batches import Batches
 from convdkm.training.schedule import learning_rate
@@ -49,7 +49,7 @@ class Budget:
 def descend(
     parameters: Iterable[nn.Parameter],
     batches: Batches,
-    recipe: TrainingConfig,
+    recipe: Recipe,
     loss: Loss,
     *,
     budget: Budget,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -64,10 +64,19 @@ class ConvolutionalGP(Baseline):
         channels: of the images that hidden layers make.
         hidden_size, hidden_stride: of the patches of hidden layers.
         samples: of the functions, for the likelihood; and in prediction of hidden layers.
-        epochs, batch_size, learning_rate, schedule: of Adam.
-        crop, flip: margin of random crops, and whether to mirror at random.
-        seed: of all that is random.
+        recipe: options of :class:`~convdkm.config.Recipe`, such as ``epochs``, ``crop``, ``seed``.
     """
+
+    RECIPE: ClassVar[dict[str, Any]] = {
+        "epochs": 50,
+        "batch_size": 64,
+        "learning_rate": 0.05,
+        "betas": (0.9, 0.99),
+        "schedule": "cosine",
+        "warmup": 0.0,
+        "crop": 0,
+        "flip": False,
+    }
 
     def __init__(
         self,
@@ -82,13 +91,7 @@ class ConvolutionalGP(Baseline):
         hidden_size: int = 5,
         hidden_stride: int = 2,
         samples: int = 10,
-        epochs: int = 50,
-        batch_size: int = 64,
-        learning_rate: float = 0.05,
-        schedule: str = "cosine",
-        crop: int = 0,
-        flip: bool = False,
-        seed: int = 0,
+        **recipe: Any,
     ) -> None:
         check_positive(
             inducing=inducing,
@@ -108,19 +111,7 @@ class ConvolutionalGP(Baseline):
         self.size, self.stride, self.located = size, stride, located
         self.hidden, self.channels = hidden, channels
         self.hidden_size, self.hidden_stride = hidden_size, hidden_stride
-        self.config = RunConfig.of(
-            {
-                "epochs": epochs,
-                "batch_size": batch_size,
-                "learning_rate": learning_rate,
-                "betas": [0.9, 0.99],
-                "schedule": schedule,
-                "warmup": 0.0,
-                "crop": crop,
-                "flip": flip,
-                "seed": seed,
-            }
-        )
+        self.config = RunConfig.of(self.RECIPE | recipe)
         self.model: DeepConvolutionalGP | None = None
         self.likelihood: Any = None
         self._shape: tuple[int, ...] = ()
@@ -131,15 +122,8 @@ class ConvolutionalGP(Baseline):
         parts = gp_layers()
         budget = Budget(self.minutes)
         images, labels = images.float(), labels.long()
-        data, training = self.config.data, self.config.training
-        batches = Batches(
-            images,
-            labels,
-            min(training.batch_size, len(images)),
-            crop=data.crop,
-            flip=data.flip,
-            seed=training.seed,
-        )
+        training = self.config.training
+        batches = Batches.of(training, images, labels)
         model = self._built(images, classes).to(images.device)
         likelihood = parts.Softmax()
 

@@ -11,20 +11,19 @@ import torch
 from torch import Tensor
 
 from convdkm.config import RunConfig
-from convdkm.data.splits import stratified
-from convdkm.data.whitening import make_whitening
+from convdkm.data.whitening import NoWhitening
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.lab.baselines.base import Baseline, Tell, check_training_set
 from convdkm.lab.baselines.descent import Budget
 from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset as preset_named
-from convdkm.training.batches import Batches, seed_of
-from convdkm.training.build import build_model, tune
+from convdkm.training.batches import Batches
+from convdkm.training.build import built, dtype_of, initialise, tune
 from convdkm.training.loop import Trainer
 from convdkm.training.memory import Demand, estimate
-from convdkm.training.run import Run, dtype_of
+from convdkm.training.run import Run
 from convdkm.training.sinks import EpochRecord, Level, Sink
-from convdkm.training.world import find_device
+from convdkm.training.world import World, find_device
 
 TRIAL_STEPS = 3
 """Steps that are timed, after one that is not, to see how many epochs fit into the time."""
@@ -68,15 +67,9 @@ class Machine(Baseline):
         budget = Budget(self.minutes)
         config, sinks = self.config, [_Teller(self.tell)]
         device = find_device(config.training.device)
-        data, training = config.data, config.training
-        batches = Batches(
-            images.to(device, dtype_of(config)),
-            labels.long().to(device),
-            min(training.batch_size, len(images)),
-            crop=data.crop,
-            flip=data.flip,
-            augment="after-whitening",
-            seed=training.seed,
+        training = config.training
+        batches = Batches.of(
+            training, images.to(device, dtype_of(training)), labels.long().to(device)
         )
         model = self._initialised(batches, classes)
         self.cut_short = False
@@ -103,8 +96,7 @@ class Machine(Baseline):
             self.tell(f"stopped after step {progress.step} of {trainer.total_steps}: out of time")
         names = tuple(map(str, range(classes)))
         shape = tuple(images.shape[1:])
-        none = make_whitening("none")
-        self.fitted = Run(config, model.eval(), none, names, shape, step=progress.step)
+        self.fitted = Run(config, model.eval(), NoWhitening(), names, shape, step=progress.step)
         return self
 
     def scores(self, images: Tensor) -> Tensor:
@@ -121,19 +113,8 @@ class Machine(Baseline):
 
     def foresee(self, images: Tensor, labels: Tensor) -> None:
         classes = check_training_set(images, labels)
-        config, training = self.config, self.config.training
-        batch = min(training.batch_size, len(images))
-        demand = Demand(
-            tuple(images.shape[1:]),
-            min(training.micro_batch or batch, batch),
-            min(training.evaluation_batch, len(images)),
-            in_pieces=training.micro_batch is not None and training.micro_batch < batch,
-            initial=min(config.data.inducing_images, len(images)),
-            held=images.nbytes,
-            copied=images.nbytes,
-            checkpointing=training.checkpointing,
-        )
-        found = estimate(self._built(images.shape[1], classes), demand, find_device("cpu"))
+        demand = Demand.of(self.config.training, images, World(), torch.device("cpu"))
+        found = estimate(self._built(images.shape[1], classes), demand, torch.device("cpu"))
         if found is not None and found.warning is not None:
             raise InvalidInputError(found.warning)
 
@@ -143,16 +124,13 @@ class Machine(Baseline):
         return self.fitted
 
     def _built(self, channels: int, classes: int) -> DeepKernelMachine:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(self.config.training.seed, 6))
-            return build_model(self.config.model, channels, classes, dtype_of(self.config))
+        return built(self.config.model, self.config.training, channels, classes)
 
     def _initialised(self, batches: Batches, classes: int) -> DeepKernelMachine:
-        images, labels, seed = batches.images, batches.targets, self.config.training.seed
-        count = min(self.config.data.inducing_images, len(images))
-        some = stratified(labels, count, seed, least=1).to(images.device)
-        model = self._built(images.shape[1], classes).to(images.device)
-        return model.initialise(images[some], labels[some], seed=seed, max_images=count)
+        images, labels = batches.images, batches.targets
+        model = self._built(images.shape[1], classes)
+        initialise(model, self.config.training, images.cpu(), labels.cpu(), NoWhitening())
+        return model.to(images.device)
 
     def _epochs_within(self, budget: Budget, model: DeepKernelMachine, batches: Batches) -> int:
         """How many epochs fit into the time, by the time of a few steps; one at least."""

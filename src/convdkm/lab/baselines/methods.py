@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from convdkm.config import nearest
 from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines import building
 from convdkm.lab.baselines.setting import Setting
+from convdkm.options import nearest
 
 if TYPE_CHECKING:
     from convdkm.lab.baselines.base import Baseline

@@ -42,7 +42,7 @@ class Setting:
     @property
     def flip(self) -> bool:
         """Whether mirror images are of the same class: not for digits."""
-        return self.config.data.flip
+        return self.config.training.flip
 
     @property
     def augmentation(self) -> dict[str, Any]:
@@ -51,5 +51,5 @@ class Setting:
         Crops of a preset are meant for images of :data:`NATIVE_SIDE` pixels; smaller ones move in
         proportion.
         """
-        crop = round(self.config.data.crop * min(1.0, self.side / NATIVE_SIDE))
+        crop = round(self.config.training.crop * min(1.0, self.side / NATIVE_SIDE))
         return {"crop": crop, "flip": self.flip}

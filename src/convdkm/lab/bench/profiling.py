@@ -18,16 +18,17 @@ from torch._C._autograd import _get_sequence_nr
 from torch.autograd.profiler import record_function
 
 from convdkm.lab.bench.contestants import Contestant
-from convdkm.layers.base import Plan
-from convdkm.layers.window import Window
 from convdkm.model import DeepKernelMachine
+from convdkm.ops.base import Plan
+from convdkm.ops.window import Window
 from convdkm.runtime.tracing import trace
 
 CONVOLUTIONS = "convolutions"
 STAGES = {
-    "compose": "skip connections",
+    "chain": "skip connections",
     "conv": CONVOLUTIONS,
-    "gram_layer": "Gram layers",
+    "gram": "Gram layers",
+    "kernel": "kernels",
     "noise": "jitter",
     "norm": "normalisation",
     "pool": "pooling",
@@ -119,8 +120,8 @@ def _home(owner: object, method: str) -> type[Any]:
 
 
 def _stage(plan: type) -> str:
-    *packages, module = plan.__module__.split(".")
-    return "kernels" if "kernels" in packages else STAGES.get(module, module)
+    module = plan.__module__.rpartition(".")[2]
+    return STAGES.get(module, module)
 
 
 def _marked(method: Callable[..., Any], stage: str, spans: list[Span]) -> Callable[..., Any]:

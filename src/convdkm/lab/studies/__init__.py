@@ -1,1 +1,1 @@
-"""The paper's tables: as data, as sweeps of runs, and as text and figures beside the published."""
+"""Studies: many tasks in one folder, made by one engine. Sweeps of settings, and comparisons."""

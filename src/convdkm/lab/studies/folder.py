@@ -1,153 +1,195 @@
-"""The folder of a sweep: what is planned there, and how far it has come.
+"""The folder of a study: what is planned there, at what scale, and how far it has come.
 
-``sweep.json`` says what is planned and at what scale; the runs lie below it, each an ordinary run
-with a log beside it, and the error of one that failed.
+A file named after the kind of study says what is planned; what comes out lies below it. The state
+of a study is what lies in its folder: there is no list of jobs to fall out of step with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
-from convdkm.config import RunConfig
+from pydantic import BaseModel, ConfigDict, Field
+
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.planning import PlannedRun, Scale, Selection, difference, plan
-from convdkm.lab.studies.specification import METRICS, Part
-from convdkm.storage.files import locked, read_mapping, read_text, write_json
+from convdkm.storage.files import locked, read_text, write_json
 
-RECORD, LOCK = "sweep.json", ".sweep.lock"
-OWN = (LOCK, "jobs")
-"""What may lie in the folder of a sweep before it is one."""
+JOBS, TRIAL_LOG = "jobs", "trial.log"
+"""Where a launcher keeps its files, and what is printed by what is only tried."""
 
 State = Literal["finished", "failed", "begun", "missing", "other"]
 
 
-class Record(Part):
-    """What a folder is for: tables, and the one scale of all its runs."""
+class Part(BaseModel):
+    """Base of what a file holds: immutable, and no unknown keys."""
 
-    scale: Scale
-    tables: dict[str, Selection]
-
-    def plan(self) -> list[PlannedRun]:
-        """Every run that is needed."""
-        return plan(self.tables.values(), self.scale)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-@dataclass(frozen=True)
-class Status:
-    """How far a run has come.
+class Planned(Protocol):
+    """One task of a study, as it is planned."""
+
+    @property
+    def title(self) -> str:
+        """In messages; unique in its study."""
+
+    @property
+    def place(self) -> str:
+        """Where its files are, within the folder."""
+
+
+class Status(Part):
+    """How far a task has come.
 
     Attributes:
-        state: ``finished``, ``failed``, ``begun``, ``missing``, or ``other``: in its place is a run
+        state: ``finished``, ``failed``, ``begun``, ``missing``, or ``other``: in its place is one
             with other settings.
-        metrics: of a finished run.
-        detail: the error of a failed one, or where another differs.
+        error: why it failed, or where another differs.
+        metrics: of a finished one.
     """
 
     state: State
-    metrics: Mapping[str, float] | None = None
-    detail: str = ""
+    error: str = ""
+    metrics: dict[str, Any] = Field(default_factory=dict)
 
 
-class SweepFolder:
-    """The folder of a sweep."""
+class Scale(Part):
+    """What all tasks of a folder have in common."""
+
+    def flat(self) -> dict[str, Any]:
+        """Its values by name."""
+        return self.model_dump()
+
+    def difference(self, other: Scale) -> str:
+        """Where another scale differs, in words; empty if nowhere."""
+        mine, theirs = (
+            {name.replace("_", " "): value for name, value in each.flat().items()}
+            for each in (self, other)
+        )
+        return difference(theirs, mine)
+
+
+class Record(Part):
+    """What a folder is for."""
+
+    scale: Scale
+
+    def merged(self, more: Any) -> Any:
+        """What is planned by either of two records of one scale."""
+        raise NotImplementedError
+
+
+P = TypeVar("P", bound=Planned)
+R = TypeVar("R", bound=Record)
+
+
+class StudyFolder(ABC, Generic[P, R]):
+    """The folder of a study.
+
+    Attributes:
+        kind: of the study, in a word.
+        command: that makes such a folder.
+        one_scale: why there is one scale in a folder.
+        record: what its file holds.
+    """
+
+    kind: ClassVar[str]
+    command: ClassVar[str]
+    one_scale: ClassVar[str]
+    record: ClassVar[type[Any]]
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
 
-    def read(self) -> Record:
+    @classmethod
+    def is_one(cls, path: str | Path) -> bool:
+        """Whether a folder holds such a study."""
+        return (Path(path) / f"{cls.kind}.json").is_file()
+
+    def read(self) -> R:
         """What is planned; an error if nothing is."""
-        if not (self.path / RECORD).is_file():
-            reason = f"has no {RECORD}" if self.path.is_dir() else "does not exist"
+        path = self.path / f"{self.kind}.json"
+        if not self.is_one(self.path):
+            reason = f"has no {path.name}" if self.path.is_dir() else "does not exist"
             raise InvalidInputError(
-                f"{self.path} is not the folder of a sweep: it {reason}. `convdkm sweep TABLE"
+                f"{self.path} is not the folder of a {self.kind}: it {reason}. `{self.command}"
                 f" --output {self.path}` makes one"
             )
-        return self._read()
-
-    def _read(self) -> Record:
-        path = self.path / RECORD
         try:
-            return Record.model_validate_json(read_text(path))
+            found: R = self.record.model_validate_json(read_text(path))
         except ValueError as error:
             first = str(error).splitlines()[0]
             raise InvalidInputError(f"{path} is damaged: {first}") from None
+        return found
 
-    def add(self, table: str, chosen: Selection, scale: Scale) -> Record:
-        """Plan more here; an error if what is here was made at another scale."""
-        tables: dict[str, Selection] = {}
-        if (self.path / RECORD).is_file():
-            before = self._read()
+    def check(self, scale: Scale) -> R | None:
+        """What is planned here; an error if the folder is for another scale or another purpose."""
+        if self.is_one(self.path):
+            before = self.read()
             if changed := scale.difference(before.scale):
                 raise InvalidInputError(
-                    f"{self.path} holds a sweep at another scale ({changed}); choose another"
-                    " --output, since runs of different scales do not make one table"
+                    f"{self.path} holds a {self.kind} at another scale ({changed}); choose another"
+                    f" --output, since {self.one_scale}"
                 )
-            tables = dict(before.tables)
-        elif self.path.is_dir() and any(each.name not in OWN for each in self.path.iterdir()):
+            return before
+        if self.path.is_dir() and any(
+            each.name not in (self._lock.name, JOBS, TRIAL_LOG) for each in self.path.iterdir()
+        ):
             raise InvalidInputError(
-                f"{self.path} is not empty and holds no sweep; choose another --output"
+                f"{self.path} is not empty and holds no {self.kind}; choose another --output"
             )
-        elif self.path.exists() and not self.path.is_dir():
-            raise InvalidInputError(f"{self.path} is a file; a sweep needs a folder")
-        tables[table] = tables[table].merged(chosen) if table in tables else chosen
-        record = Record(scale=scale, tables=tables)
-        write_json(self.path / RECORD, record.model_dump(mode="json"))
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidInputError(f"{self.path} is a file; a {self.kind} needs a folder")
+        return None
+
+    def add(self, more: R) -> R:
+        """Plan more here; see :meth:`check`."""
+        before = self.check(more.scale)
+        record: R = (before or more).merged(more)
+        write_json(self.path / f"{self.kind}.json", record.model_dump(mode="json"))
         return record
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep other sweeps from working here, for as long as this one does."""
+        """Keep others from working here, for as long as this one does."""
         return locked(
-            self.path / LOCK,
-            f"a sweep is being made in {self.path}",
+            self._lock,
+            f"a {self.kind} is being made in {self.path}",
             "wait for it, or choose another --output",
         )
 
-    def of(self, run: PlannedRun) -> Path:
-        """The folder of a run."""
-        return self.path / run.place
+    @property
+    def _lock(self) -> Path:
+        return self.path / f".{self.kind}.lock"
 
-    def log(self, run: PlannedRun) -> Path:
-        """What a run printed."""
-        return _beside(self.of(run), "log")
+    @abstractmethod
+    def file(self, planned: P, ending: str) -> Path:
+        """A file of a task, such as its ``log``."""
 
-    def status(self, run: PlannedRun) -> Status:
-        """How far a run has come."""
-        folder = self.of(run)
-        if (folder / "config.yaml").is_file():
-            changed = difference(RunConfig.from_file(folder / "config.yaml"), run.config)
-            if changed:
-                return Status("other", detail=changed)
-        metrics = read_metrics(folder)
-        if metrics is not None:
-            return Status("finished", metrics)
-        failure = read_mapping(_beside(folder, "failed.json"))
-        if failure is not None:
-            return Status("failed", detail=str(failure.get("error", "")))
-        return Status("begun" if (folder / "checkpoints").is_dir() else "missing")
-
-    def note_failure(self, run: PlannedRun, error: str, attempts: int) -> None:
-        """Keep the error of a run."""
-        time = datetime.now(timezone.utc).isoformat(timespec="seconds")
-        content = {"error": error, "attempts": attempts, "time": time}
-        write_json(_beside(self.of(run), "failed.json"), content)
-
-    def clear_failure(self, run: PlannedRun) -> None:
-        """Forget the error of a run that is begun again."""
-        _beside(self.of(run), "failed.json").unlink(missing_ok=True)
+    @abstractmethod
+    def status(self, planned: P) -> Status:
+        """How far a task has come."""
 
 
-def read_metrics(folder: Path) -> dict[str, float] | None:
-    """The final figures of a run; None if it is not finished."""
-    metrics = read_mapping(folder / "metrics.json")
-    if metrics is None or not all(name in metrics for name in METRICS):
-        return None
-    return metrics
+def difference(have: dict[str, Any], want: dict[str, Any]) -> str:
+    """Where what there is differs from what is wanted, in words; empty if nowhere."""
+    return ", ".join(
+        f"{name} {in_words(have.get(name))} and not {in_words(want.get(name))}"
+        for name in dict.fromkeys([*want, *have])
+        if have.get(name) != want.get(name)
+    )
 
 
-def _beside(folder: Path, ending: str) -> Path:
-    return folder.with_name(f"{folder.name}.{ending}")
+def in_words(value: Any) -> str:
+    """A value in messages."""
+    if isinstance(value, (tuple, list)):
+        return "/".join(map(str, value))
+    if isinstance(value, float):
+        return str(value).removesuffix(".0")
+    return "unset" if value is None else str(value)
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: ``1 run``, ``2 runs``."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"

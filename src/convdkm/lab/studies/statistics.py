@@ -8,12 +8,41 @@ standard error is :math:`e = s/\sqrt n`, and two settings are compared by
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from convdkm.lab.studies.specification import PUBLISHED_SEEDS, Published
+from convdkm.lab.studies.folder import Part, Status
 
 LEVEL = 0.05
+PUBLISHED_SEEDS = 4
+
+_VALUE = re.compile(r"(?P<mean>-?\d+(\.\d+)?)( ± (?P<error>\d+(\.\d+)?))?(?P<bold> bold)?")
+
+
+class Published(Part):
+    """A figure as printed: mean, standard error over four seeds, and whether it is bold.
+
+    ``unit`` is that of its last digit; accuracies are in per cent.
+    """
+
+    mean: float
+    error: float | None = None
+    bold: bool = False
+    unit: float = 0.01
+
+    @classmethod
+    def parse(cls, text: Any) -> Published:
+        """From text such as ``99.20 ± 0.02 bold``."""
+        found = _VALUE.fullmatch(str(text))
+        if found is None:
+            raise ValueError(f"a published figure reads like '99.20 ± 0.02 bold', got {text!r}")
+        digits = len(found["mean"].partition(".")[2])
+        error = None if found["error"] is None else float(found["error"])
+        return cls(
+            mean=float(found["mean"]), error=error, bold=bool(found["bold"]), unit=10.0**-digits
+        )
 
 
 @dataclass(frozen=True)
@@ -35,6 +64,12 @@ class Summary:
             return cls(mean, None, 1)
         variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
         return cls(mean, math.sqrt(variance / count), count)
+
+    @classmethod
+    def over(cls, states: Iterable[Status], metric: str) -> Summary | None:
+        """Of a metric over the seeds that have it; accuracies in per cent."""
+        factor = 100 if metric.endswith("accuracy") else 1
+        return cls.of([factor * each.metrics[metric] for each in states if metric in each.metrics])
 
     @classmethod
     def of_published(cls, figure: Published) -> Summary:

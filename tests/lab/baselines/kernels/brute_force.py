@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from convdkm.lab.baselines.kernels import (
-    AveragePool,
-    Conv,
-    Flatten,
-    GlobalAverage,
-    Relu,
-    Residual,
-)
+import convdkm as dkm
+from convdkm.exact import Convolution
+
+
+def number(positive):
+    return 1.0 if positive is None else math.exp(float(positive.log_value))
+
+
+def inside(skip):
+    return [layer for _, layer in skip.body.named_layers()]
 
 
 def places(height, width):
@@ -33,7 +35,7 @@ def start(x, y):
 
 
 def convolve(cov, layer):
-    reach = layer.size // 2
+    reach = layer.window.size[0] // 2
     shifts = list(product(range(-reach, reach + 1), repeat=2))
     return {
         (s, r): layer.bias_variance
@@ -49,13 +51,22 @@ def activate(cov, left, right, layer):
     for (s, r), value in cov.items():
         size = math.sqrt(left[s, s] * right[r, r])
         cosine = min(1.0, max(-1.0, value / size)) if size else 0.0
-        if isinstance(layer, Relu):
+        if isinstance(layer, dkm.ArcCosine):
             angle = math.acos(cosine)
             # E[relu(u) relu(v)] = size / 2π (sin θ + (π − θ) cos θ)
             bare = size * (math.sin(angle) + (math.pi - angle) * cosine) / (2 * math.pi)
-            result[s, r] = layer.gain * bare
+            result[s, r] = 2 * number(layer.weight_variance) * bare
+        elif isinstance(layer, dkm.NormalisedGaussian):
+            result[s, r] = size * math.exp(number(layer.gamma) * (cosine - 1))
+        elif isinstance(layer, dkm.ArcSine):
+            above = math.sqrt((1 + 2 * left[s, s]) * (1 + 2 * right[r, r]))
+            result[s, r] = 2 / math.pi * math.asin(2 * value / above)
+        elif isinstance(layer, dkm.SquaredExponential):
+            distance = left[s, s] + right[r, r] - 2 * value
+            result[s, r] = number(layer.scale) * math.exp(-distance / 2)
         else:
-            result[s, r] = size * math.exp(layer.gamma * (cosine - 1))
+            assert isinstance(layer.kernel, dkm.Linear)
+            result[s, r] = number(layer.factor) * value
     return result
 
 
@@ -70,14 +81,14 @@ def pool(cov, size):
 def through(layers, covs):
     """``covs`` are those of x with x, x with y, y with y."""
     for layer in layers:
-        if isinstance(layer, Conv):
+        if isinstance(layer, Convolution):
             covs = [convolve(cov, layer) for cov in covs]
-        elif isinstance(layer, AveragePool):
-            covs = [pool(cov, layer.size) for cov in covs]
-        elif isinstance(layer, Residual):
-            body = through(layer.body, covs)
+        elif isinstance(layer, dkm.AveragePool):
+            covs = [pool(cov, layer.window.size[0]) for cov in covs]
+        elif isinstance(layer, dkm.Skip):
+            body = through(inside(layer), covs)
             covs = [
-                {k: layer.shortcut_weight * a[k] + layer.body_weight * b[k] for k in a}
+                {k: (1 - float(layer.weight)) * a[k] + float(layer.weight) * b[k] for k in a}
                 for a, b in zip(covs, body, strict=True)
             ]
         else:
@@ -92,9 +103,9 @@ def through(layers, covs):
 
 def read_out(cov, top):
     spots = sorted({s for s, _ in cov})
-    if isinstance(top, Flatten):
+    if isinstance(top, dkm.Flatten):
         return sum(cov[s, s] for s in spots) / len(spots)
-    if isinstance(top, GlobalAverage):
+    if isinstance(top, dkm.GlobalAveragePool):
         return sum(cov.values()) / len(spots) ** 2
     reach = top.size // 2
     shifts = list(product(range(-reach, reach + 1), repeat=2))
@@ -127,21 +138,23 @@ def brute_matrix(architecture, left, right=None):
 def finite_features(layers, maps, width, generator):
     """The units of a network of random weights, ``width`` channels each layer."""
     for layer in layers:
-        if isinstance(layer, Conv):
-            shape = (width, maps.shape[1], layer.size, layer.size)
-            fan_in = maps.shape[1] * layer.size**2
+        if isinstance(layer, Convolution):
+            size = layer.window.size[0]
+            shape = (width, maps.shape[1], size, size)
+            fan_in = maps.shape[1] * size**2
             weight = (
                 torch.randn(shape, generator=generator) * (layer.weight_variance / fan_in) ** 0.5
             )
             bias = torch.randn(width, generator=generator) * layer.bias_variance**0.5
-            maps = F.conv2d(maps, weight, bias, padding=layer.size // 2)
-        elif isinstance(layer, AveragePool):
-            maps = F.avg_pool2d(maps, layer.size)
-        elif isinstance(layer, Residual):
-            body = finite_features(layer.body, maps, width, generator)
-            maps = layer.shortcut_weight**0.5 * maps + layer.body_weight**0.5 * body
-        elif isinstance(layer, Relu):
-            maps = layer.gain**0.5 * maps.relu()
+            maps = F.conv2d(maps, weight, bias, padding=size // 2)
+        elif isinstance(layer, dkm.AveragePool):
+            maps = F.avg_pool2d(maps, layer.window.size[0])
+        elif isinstance(layer, dkm.Skip):
+            body = finite_features(inside(layer), maps, width, generator)
+            share = float(layer.weight)
+            maps = (1 - share) ** 0.5 * maps + share**0.5 * body
+        elif isinstance(layer, dkm.ArcCosine):
+            maps = (2 * number(layer.weight_variance)) ** 0.5 * maps.relu()
         else:
             raise TypeError("no finite network has this nonlinearity")
     return maps
@@ -154,9 +167,9 @@ def finite_kernels(architecture, images, width, networks, seed):
     for _ in range(networks):
         maps = finite_features(architecture.layers, images, width, generator)
         top = architecture.top
-        if isinstance(top, GlobalAverage):
+        if isinstance(top, dkm.GlobalAveragePool):
             maps = maps.mean((2, 3), keepdim=True)
-        elif not isinstance(top, Flatten):
+        elif not isinstance(top, dkm.Flatten):
             maps = F.avg_pool2d(maps, top.size, 1, top.size // 2, count_include_pad=True)
         vectors = maps.flatten(1)
         samples.append((vectors @ vectors.T / vectors.shape[1]).double())

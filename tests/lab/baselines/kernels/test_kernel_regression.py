@@ -8,11 +8,12 @@ import pytest
 import torch
 from brute_force import brute_matrix
 
+import convdkm as dkm
 from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines import kernel_regression as module
 from convdkm.lab.baselines.base import Baseline
 from convdkm.lab.baselines.kernel_regression import KernelRegression, calibrated
-from convdkm.lab.baselines.kernels import Flatten, NNGPKernel, myrtle, plain
+from convdkm.lab.baselines.kernels import NNGPKernel, myrtle, plain
 from convdkm.lab.baselines.kernels.leave_one_out import leave_one_out
 from convdkm.lab.baselines.kernels.solvers import solve_directly
 
@@ -62,7 +63,7 @@ def test_scores_are_those_of_the_formula():
     assert isinstance(machine, Baseline)
 
 
-@pytest.mark.parametrize("architecture", [plain(2), plain(2, Flatten())], ids=lambda a: a.name)
+@pytest.mark.parametrize("architecture", [plain(2), plain(2, dkm.Flatten())], ids=lambda a: a.name)
 def test_it_learns(train, test, architecture):
     machine = KernelRegression(NNGPKernel(architecture)).fit(*train)
     assert float((machine.predict(test[0]) == test[1]).double().mean()) > 0.8

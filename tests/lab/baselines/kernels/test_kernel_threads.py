@@ -5,8 +5,8 @@ import threading
 import pytest
 import torch
 
+import convdkm as dkm
 from convdkm.lab.baselines.kernels import (
-    Flatten,
     LocalAverage,
     NNGPKernel,
     myrtle,
@@ -63,7 +63,7 @@ def test_an_error_stops_the_rest(cores):
 
 @pytest.mark.parametrize(
     "architecture",
-    [plain(2, Flatten()), residual(1, LocalAverage(3)), myrtle(5)],
+    [plain(2, dkm.Flatten()), residual(1, LocalAverage(3)), myrtle(5)],
     ids=lambda architecture: architecture.name,
 )
 def test_values_do_not_depend_on_the_threads(architecture, monkeypatch, cores):

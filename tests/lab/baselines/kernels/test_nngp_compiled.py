@@ -3,16 +3,14 @@
 import pytest
 import torch
 
+import convdkm as dkm
+from convdkm.exact import Convolution
 from convdkm.lab.baselines import kernel_regression
 from convdkm.lab.baselines.kernel_regression import KernelRegression
 from convdkm.lab.baselines.kernels import (
     Architecture,
-    Conv,
-    Flatten,
-    Gaussian,
     LocalAverage,
     NNGPKernel,
-    Relu,
     compiled,
     myrtle,
     plain,
@@ -40,7 +38,7 @@ def pairs(monkeypatch):
 
 
 def needs_a_compiler():
-    if compiled.compiled(None, Relu(), torch.float32) is None:
+    if compiled.compiled(None, dkm.ArcCosine(), torch.float32) is None:
         pytest.skip("nothing compiles here: there is no C++ compiler")
 
 
@@ -49,7 +47,11 @@ def needs_a_compiler():
     ("architecture", "dtype"),
     [
         (residual(1, LocalAverage(3)), torch.float32),
-        (myrtle(5, nonlinearity=Gaussian(2.0)), torch.float64),
+        (
+            Architecture("erf", (Convolution(3), dkm.ArcSine()), dkm.GlobalAveragePool()),
+            torch.float64,
+        ),
+        (myrtle(5, nonlinearity=dkm.NormalisedGaussian(2.0)), torch.float64),
     ],
     ids=lambda each: each.name if isinstance(each, Architecture) else str(each)[6:],
 )
@@ -89,7 +91,7 @@ def test_a_row_that_is_more_than_half_full_is_compiled_too(count, images, monkey
 
 @pytest.mark.parametrize("size", [1, 3, 5])
 def test_a_convolution_is_a_sum_of_shifted_slabs(size):
-    layer = Conv(size, weight_variance=1.7, bias_variance=0.2)
+    layer = Convolution(size, weight_variance=1.7, bias_variance=0.2)
     slabs = torch.randn(6, 5, 6, 5, 2, generator=torch.Generator().manual_seed(0))
     expected = torch.stack(list(stream.run((layer,), iter(slabs), iter(()), Apart)))
     reach = size // 2
@@ -106,7 +108,9 @@ def test_a_convolution_is_a_sum_of_shifted_slabs(size):
 def test_the_gain_of_a_relu_counts(images):
     needs_a_compiler()
     whole = plain(1)
-    halved = Architecture("halved", (whole.layers[0], Relu(1.0)), whole.top)
+    halved = Architecture(
+        "halved", (whole.layers[0], dkm.ArcCosine(weight_variance=0.5)), whole.top
+    )
     twice = NNGPKernel(halved).compile().matrix(images[:2], images[:6]) * 2
     torch.testing.assert_close(twice, NNGPKernel(whole).matrix(images[:2], images[:6]))
 
@@ -117,16 +121,23 @@ def test_without_a_compiler_the_kernel_is_the_same(monkeypatch, caplog, images):
         raise RuntimeError("no C++ compiler was found\nsecond line")
 
     monkeypatch.setattr(torch, "compile", fails)
-    compiled.compiled.cache_clear()
-    try:
-        kernel = NNGPKernel(plain(2))
-        expected = kernel.matrix(images)
-        for _ in range(2):
-            assert torch.equal(kernel.compile().matrix(images), expected)
-        assert "PyTorch's own operations are used: no C++ compiler was found" in caplog.text
-        assert caplog.text.count("no C++ compiler") == 2, "once for each of two functions"
-    finally:
-        compiled.compiled.cache_clear()
+    monkeypatch.setattr(compiled, "MADE", {})
+    kernel = NNGPKernel(plain(2))
+    expected = kernel.matrix(images)
+    for _ in range(2):
+        assert torch.equal(kernel.compile().matrix(images), expected)
+    assert "PyTorch's own operations are used: no C++ compiler was found" in caplog.text
+    assert caplog.text.count("no C++ compiler") == 2, "once for each of two functions"
+
+
+def test_an_architecture_that_is_made_again_needs_no_compiler(monkeypatch):
+    needs_a_compiler()
+    made = compiled.compiled(None, dkm.ArcCosine(), torch.float32)
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: pytest.fail("that was made already"))
+    assert compiled.compiled(None, dkm.ArcCosine(), torch.float32) is made
+    assert compiled.same(None, dkm.ArcCosine()) != compiled.same(None, dkm.LeakyReLU(0.3))
+    assert compiled.same(dkm.LeakyReLU(0.2)) != compiled.same(dkm.LeakyReLU(0.3))
+    assert compiled.same(dkm.Matern(1.5, 1.0)) != compiled.same(dkm.Matern(1.5, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -134,8 +145,8 @@ def test_without_a_compiler_the_kernel_is_the_same(monkeypatch, caplog, images):
     [
         (plain(2), None, True),
         (plain(2), False, False),
-        (plain(2, Flatten()), None, False),
-        (plain(2, Flatten()), True, True),
+        (plain(2, dkm.Flatten()), None, False),
+        (plain(2, dkm.Flatten()), True, True),
     ],
 )
 def test_regression_compiles_where_it_is_worth_it(

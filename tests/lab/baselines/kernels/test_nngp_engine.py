@@ -6,24 +6,28 @@ import pytest
 import torch
 from brute_force import brute_matrix
 
+from convdkm import (
+    ArcCosine,
+    AveragePool,
+    Flatten,
+    GlobalAveragePool,
+    Kernel,
+    NormalisedGaussian,
+    Sequential,
+    Skip,
+)
 from convdkm.errors import InvalidInputError
+from convdkm.exact import Convolution
+from convdkm.kernels.blocks import Scratch, Side
 from convdkm.lab.baselines.kernels import (
     Architecture,
-    AveragePool,
-    Conv,
-    Flatten,
-    Gaussian,
-    GlobalAverage,
     LocalAverage,
     NNGPKernel,
-    Relu,
-    Residual,
     myrtle,
     plain,
     residual,
 )
 from convdkm.lab.baselines.kernels import progress as progress_module
-from convdkm.lab.baselines.kernels.arccosine import relu_of_cosines_
 from convdkm.lab.baselines.kernels.progress import Progress, duration, size
 from convdkm.lab.baselines.kernels.stream import read_out
 from convdkm.runtime.memory import peak_memory
@@ -39,16 +43,21 @@ def test_arccosine_without_inverse_cosines(dtype, off):
     exact = cosines.to(torch.float64)
     angle = torch.atan2((1 - exact).mul(1 + exact).sqrt(), exact)
     expected = ((1 - exact).mul(1 + exact).sqrt() + (math.pi - angle) * exact) / math.pi
-    found = relu_of_cosines_(cosines.clone())
+
+    def relu(cosines):
+        unit = Side.of(torch.ones((), dtype=dtype))
+        return ArcCosine().core_(cosines.clone(), unit, unit, Scratch())
+
+    found = relu(cosines)
     assert float((found.to(torch.float64) - expected).abs().max()) < off
-    ends = relu_of_cosines_(torch.tensor([-1.0, 1.0], dtype=dtype))
+    ends = relu(torch.tensor([-1.0, 1.0], dtype=dtype))
     assert ends.tolist() == [0.0, 1.0]
-    beyond = relu_of_cosines_(torch.tensor([-1 - 1e-6, 1 + 1e-6], dtype=dtype))
+    beyond = relu(torch.tensor([-1 - 1e-6, 1 + 1e-6], dtype=dtype))
     assert beyond[0] == 0
     assert float(beyond[1]) == pytest.approx(1, abs=2e-6)
 
 
-@pytest.mark.parametrize("top", [GlobalAverage(), Flatten(), LocalAverage(1)])
+@pytest.mark.parametrize("top", [GlobalAveragePool(), Flatten(), LocalAverage(1)])
 def test_places_are_added_up_in_float64(top):
     # Odd sums above 2²⁴ have no float32.
     count = 16
@@ -56,7 +65,7 @@ def test_places_are_added_up_in_float64(top):
         slabs = [torch.ones(count, 1, 1) for _ in range(count)]
         slabs[0][0] = 2.0**25 - 2
         expected = (2**25 - 2 + count**2 - 1) / count**2
-    elif isinstance(top, GlobalAverage):
+    elif isinstance(top, GlobalAveragePool):
         slabs = [torch.ones(count, count, count, 1) for _ in range(count)]
         slabs[0][0, 0, 0] = 2.0**25 - 2
         expected = (2**25 - 2 + count**4 - 1) / count**4
@@ -163,18 +172,22 @@ def test_bad_images_are_refused():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Conv(2), "the size of a convolution is odd, got 2"),
-        (lambda: Conv(weight_variance=0), "weight_variance of a convolution must be a positive"),
-        (lambda: Conv(bias_variance=-1), "bias_variance of a convolution must not be negative"),
-        (lambda: Relu(-1), "gain of a ReLU must be a positive"),
-        (lambda: Gaussian(0), "gamma of a Gaussian nonlinearity must be"),
-        (lambda: AveragePool(0), "size of a pooling is positive"),
+        (lambda: Architecture("", (Convolution(2),), Flatten()), "convolution is odd, got 2"),
+        (lambda: Architecture("", (Convolution(3, stride=2),), Flatten()), "stride 1 and padd"),
+        (lambda: Convolution(3, weight_variance=0), "weight_variance of a convolution must be a"),
+        (lambda: Convolution(3, bias_variance=-1), "bias_variance of a convolution must not be"),
+        (lambda: ArcCosine(weight_variance=-1), "weight_variance must be a positive"),
+        (lambda: NormalisedGaussian(0), "gamma must be a positive"),
+        (lambda: AveragePool(0), "kernel_size must be .* at least 1; got 0"),
+        (lambda: Architecture("", (AveragePool(2, stride=1),), Flatten()), "that do not overlap"),
         (lambda: LocalAverage(4), "size of a box blur is odd, got 4"),
-        (lambda: Residual(()), "body of a residual sum is empty"),
-        (lambda: Residual((AveragePool(),)), "holds convolutions and nonlinearities, got Average"),
-        (lambda: Residual((Conv(),), 0), "shortcut_weight of a residual sum must be"),
+        (lambda: Architecture("", (Skip(Sequential()),), Flatten()), "residual sum is empty"),
+        (lambda: Architecture("", (Skip(Sequential(AveragePool(2))),), Flatten()),
+         "holds convolutions and nonlinearities, got Average"),
+        (lambda: Architecture("", (Skip(Convolution(3), weight=1),), Flatten()), "above 0 and"),
         (lambda: Architecture("", (Flatten(),), Flatten()), "made of layers, got Flatten"),
-        (lambda: Architecture("", (), Conv()), "top of an architecture is .* got Conv"),
+        (lambda: Architecture("", (), Convolution(3)), "top of an architecture is .* got Convol"),
+        (lambda: Architecture("", (Kernel(),), Flatten()), "derive it from Angular or Isotropic"),
         (lambda: plain(0), "at least one convolution, got depth=0"),
         (lambda: residual(0), "at least one block, got blocks=0"),
         (lambda: myrtle(6), "Myrtle networks are 5, 7 and 10 deep, got 6"),
@@ -191,7 +204,7 @@ def test_names():
     assert plain(4, Flatten()).name == "conv4-vec"
     assert plain(4, LocalAverage(9)).name == "conv4-lap9"
     assert residual(3).name == "res3-gap"
-    assert myrtle(5, nonlinearity=Gaussian()).name == "myrtle5-gaussian"
+    assert myrtle(5, nonlinearity=NormalisedGaussian()).name == "myrtle5-gaussian"
     kernel = NNGPKernel(myrtle(10), flips=True, normalise=True)
     assert kernel.name == "myrtle10-flip-normalised"
 
@@ -199,16 +212,46 @@ def test_names():
 def test_depths_of_the_myrtle_networks():
     for depth in (5, 7, 10):
         layers = myrtle(depth).layers
-        convolutions = [layer for layer in layers if isinstance(layer, Conv)]
+        convolutions = [layer for layer in layers if isinstance(layer, Convolution)]
         assert len(convolutions) + 1 == depth  # and the readout
-        assert layers.count(AveragePool(2)) == 2
+        assert sum(isinstance(layer, AveragePool) for layer in layers) == 2
 
 
 def test_descriptions_tell_architectures_apart():
     kinds = [plain(2), plain(3), plain(2, Flatten()), plain(2, bias_variance=1), residual(1),
-             myrtle(5), myrtle(5, nonlinearity=Gaussian()), plain(2, LocalAverage(3)),
+             myrtle(5), myrtle(5, nonlinearity=NormalisedGaussian()), plain(2, LocalAverage(3)),
              plain(2, LocalAverage(5))]  # fmt: skip
     assert len({str(kind.describe()) for kind in kinds}) == len(kinds)
+
+
+def test_descriptions_are_those_of_folders_that_are_there():
+    """A folder of blocks belongs to the architecture that its manifest describes."""
+    relu, conv = {"kind": "Relu", "gain": 2.0}, {"kind": "Conv", "size": 3}
+    conv = {**conv, "weight_variance": 1.0, "bias_variance": 0.0}
+    assert residual(1).describe() == {
+        "layers": [
+            conv,
+            {
+                "kind": "Residual",
+                "body": [relu, conv, relu, conv],
+                "shortcut_weight": 0.5,
+                "body_weight": 0.5,
+            },
+            relu,
+        ],
+        "top": {"kind": "GlobalAverage"},
+    }
+    halved = ArcCosine(weight_variance=0.5, learn=False)
+    layers = (halved, NormalisedGaussian(0.7), AveragePool(2))
+    assert Architecture("", layers, LocalAverage(3)).describe() == {
+        "layers": [
+            {"kind": "Relu", "gain": 1.0},
+            {"kind": "Gaussian", "gamma": 0.7},
+            {"kind": "AveragePool", "size": 2},
+        ],
+        "top": {"kind": "LocalAverage", "size": 3},
+    }
+    assert plain(1, Flatten()).describe()["top"] == {"kind": "Flatten"}
 
 
 def test_seconds_per_pair_are_measured():

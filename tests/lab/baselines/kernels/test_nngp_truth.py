@@ -8,26 +8,29 @@ import torch
 from brute_force import brute_matrix, finite_kernels
 
 import convdkm as dkm
-from convdkm.exact import Convolution, ExactKernel
+from convdkm.exact import Convolution
 from convdkm.lab.baselines.kernels import (
     Architecture,
-    AveragePool,
-    Conv,
-    Flatten,
-    Gaussian,
-    GlobalAverage,
     LocalAverage,
     NNGPKernel,
-    Relu,
-    Residual,
     myrtle,
     plain,
     residual,
 )
 
 GOLDEN = Path(__file__).parents[3] / "golden"
-BLOCK = Residual((Relu(), Conv(), Relu(), Conv()))
-HE = (Conv(weight_variance=2.0, bias_variance=0.1), Relu(1.0)) * 2
+Flatten, GlobalAverage, AveragePool = dkm.Flatten, dkm.GlobalAveragePool, dkm.AveragePool
+Relu, Gaussian = dkm.ArcCosine, dkm.NormalisedGaussian
+
+
+def Conv(size=3, **variances):  # noqa: N802
+    return Convolution(size, **variances)
+
+
+BLOCK = dkm.Skip(dkm.Sequential(Relu(), Conv(), Relu(), Conv()))
+HALF = dkm.ArcCosine(weight_variance=0.5, learn=False)
+HE = (Conv(weight_variance=2.0, bias_variance=0.1), HALF) * 2
+SUM = dkm.Skip(dkm.Sequential(Relu(), Conv(bias_variance=0.2)), weight=0.7 / 1.7)
 
 ARCHITECTURES = {
     "conv1-vec": (plain(1, Flatten()), (6, 5)),
@@ -39,8 +42,13 @@ ARCHITECTURES = {
     "res1-vec": (residual(1, Flatten()), (5, 4)),
     "res2-gap": (residual(2), (4, 4)),
     "res1-lap3": (residual(1, LocalAverage(3)), (4, 4)),
-    "plain-sum": (Architecture("", (Conv(), Residual((Relu(), Conv(bias_variance=0.2)), 1.0, 0.7)),
-                               GlobalAverage()), (4, 5)),
+    "plain-sum": (Architecture("", (Conv(), SUM, 1.7 * dkm.Linear()), GlobalAverage()), (4, 5)),
+    "erf-vec": (Architecture("", (Conv(), dkm.ArcSine()) * 2, Flatten()), (4, 5)),
+    "erf-then-pool": (
+        Architecture("", (Conv(), dkm.ArcSine(), AveragePool(2), Conv(), Relu()), GlobalAverage()),
+        (4, 4),
+    ),
+    "distance": (Architecture("", (Conv(), dkm.SquaredExponential()), GlobalAverage()), (3, 4)),
     "he-vec": (Architecture("", HE, Flatten()), (5, 4)),
     "he-gap": (Architecture("", HE, GlobalAverage()), (5, 4)),
     "myrtle5": (myrtle(5), (8, 4)),
@@ -48,14 +56,14 @@ ARCHITECTURES = {
     "myrtle10": (myrtle(10), (4, 8)),
     "myrtle5-gaussian": (myrtle(5, nonlinearity=Gaussian(0.7)), (4, 4)),
     "pool-then-vec": (
-        Architecture("", (Conv(), Relu(), AveragePool(), Conv(), Relu(), Conv()), Flatten()),
+        Architecture("", (Conv(), Relu(), AveragePool(2), Conv(), Relu(), Conv()), Flatten()),
         (4, 6),
     ),
     "pool3-lap3": (
         Architecture("", (Conv(), Relu(), AveragePool(3), Conv(), Relu()), LocalAverage(3)),
         (6, 6),
     ),
-    "pool-only-vec": (Architecture("", (AveragePool(),), Flatten()), (4, 4)),
+    "pool-only-vec": (Architecture("", (AveragePool(2),), Flatten()), (4, 4)),
     "conv5-then-1": (Architecture("", (Conv(5), Relu(), Conv(1), Relu()), GlobalAverage()), (4, 3)),
     "relu-first-vec": (Architecture("", (Relu(), Conv()), Flatten()), (3, 4)),
     "relu-first-gap": (Architecture("", (Relu(), Conv(), BLOCK), GlobalAverage()), (3, 3)),
@@ -93,7 +101,7 @@ GOLDEN_TRUNKS = {
     "conv1": (Conv(),),
     "conv_relu_conv": (Conv(), Relu(), Conv()),
     "depth3": (Conv(), Relu(), Conv(), Relu(), Conv()),
-    "avgpool": (Conv(), Relu(), AveragePool(), Conv()),
+    "avgpool": (Conv(), Relu(), AveragePool(2), Conv()),
     "residual": (Conv(), BLOCK),
 }
 
@@ -170,16 +178,13 @@ def test_wide_random_networks_come_near_it(architecture):
     assert bool(((mean - exact).abs() < 4 * error + 0.03 * size).all()), (mean - exact) / error
 
 
-def test_same_as_the_kernel_of_the_machines_layers():
-    images = torch.randn(3, 3, 8, 8, dtype=torch.float64)
-    layers = []
-    for count in (2, 1, 1):
-        for _ in range(count):
-            layers += [Convolution(3), dkm.ArcCosine()]
-        layers.append(dkm.AveragePool(2))
-    other = ExactKernel(*layers[:-1], dkm.GlobalAveragePool())
-    mine = NNGPKernel(myrtle(5), dtype=torch.float64).matrix(images)
-    torch.testing.assert_close(mine, other(images), rtol=1e-11, atol=1e-13)
+def test_it_is_the_exact_kernel_of_the_same_layers(case):
+    architecture, left, right = case
+    mine, theirs = NNGPKernel(architecture, dtype=torch.float64), architecture.exact()
+    with torch.no_grad():
+        torch.testing.assert_close(mine.matrix(left), theirs(left), rtol=1e-11, atol=1e-13)
+        expected = theirs(left, right)
+    torch.testing.assert_close(mine.matrix(left, right), expected, rtol=1e-11, atol=1e-13)
 
 
 def test_parts_of_an_image_that_are_black_are_no_trouble():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from convdkm.config import TrainingConfig
+from convdkm.config import Recipe
 from convdkm.errors import InvalidInputError, NumericalError
 from convdkm.lab.baselines.descent import Budget, descend
 from convdkm.training.batches import Batches
@@ -28,7 +28,7 @@ def quadratic(target):
 
 def run(weight, loss, *, epochs=20, minutes=None, **more):
     batches = Batches(torch.zeros(10, 1), torch.zeros(10), 5)
-    recipe = TrainingConfig(epochs=epochs, learning_rate=0.1, schedule="constant", **more)
+    recipe = Recipe(epochs=epochs, learning_rate=0.1, schedule="constant", **more)
     said = []
     curve = descend([weight], batches, recipe, loss, budget=Budget(minutes), tell=said.append)
     return curve, said
@@ -69,7 +69,7 @@ def test_the_rate_comes_down_with_the_time(monkeypatch):
 
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
     batches = Batches(torch.zeros(10, 1), torch.zeros(10), 5)
-    recipe = TrainingConfig(epochs=1000, learning_rate=0.1, schedule="cosine", warmup=0.0)
+    recipe = Recipe(epochs=1000, learning_rate=0.1, schedule="cosine", warmup=0.0)
     descend([weight], batches, recipe, loss, budget=Budget(1.0), tell=lambda _: None)
     assert len(rates) < 60
     assert rates == sorted(rates, reverse=True)

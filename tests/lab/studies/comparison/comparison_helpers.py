@@ -1,6 +1,6 @@
 """Comparisons whose figures are made up, and a launcher without processes."""
 
-from convdkm.lab.studies.comparison.folder import ComparisonFolder, Scale, TrialResult
+from convdkm.lab.studies.comparison.folder import ComparisonFolder, Record, Scale, TrialResult
 from convdkm.lab.studies.comparison.planning import planned, product
 from convdkm.lab.studies.launchers.base import Launcher, execute
 
@@ -47,7 +47,7 @@ def made_up(path, methods, *, sizes=(500,), seeds=2, scale=CIFAR, results=None):
     """
     folder = ComparisonFolder(path)
     plan = product(methods, sizes, seeds)
-    folder.add(scale, plan)
+    folder.add(Record(scale=scale, plan=plan))
     for number, trial in enumerate(planned(plan)):
         given = results or {}
         usual = finished(0.5 + 0.01 * number + trial.size / 10_000)

@@ -11,7 +11,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.building import STEPS
 from convdkm.lab.baselines.methods import GROUPS, METHODS, NAMES, QUICK, chosen, method
 from convdkm.lab.baselines.setting import Setting
-from convdkm.lab.studies.specification import category
+from convdkm.lab.studies.sweeps.specification import category
 
 KERNELS = [each.name for each in METHODS if each.group == "kernels"]
 
@@ -48,8 +48,8 @@ def test_mirror_images_only_where_they_are_of_the_same_class(dataset, flip):
     assert made["nngp-gap-da"].augment_flips is flip
     assert made["myrtle10-tuned"].augment_flips is flip
     for name in ("dkm", "cnn", "conv-gp", "conv-dgp", "ckn-supervised"):
-        assert made[name].config.data.flip is flip
-        assert made[name].config.data.crop == setting.augmentation["crop"]
+        assert made[name].config.training.flip is flip
+        assert made[name].config.training.crop == setting.augmentation["crop"]
     for each in METHODS:
         assert ("without flips" in each.title(flip=flip)) is (each.flips and not flip)
 
@@ -73,7 +73,7 @@ def test_images_made_smaller_are_cropped_in_proportion(dataset, side, crop):
     setting = Setting(dataset, side=side)
     assert setting.augmentation["crop"] == crop
     for name in ("dkm", "dkm-nu1", "inducing-nngp", "cnn", "conv-gp", "conv-dgp", "ckn-supervised"):
-        assert method(name).build(setting).config.data.crop == crop
+        assert method(name).build(setting).config.training.crop == crop
 
 
 @pytest.mark.parametrize(("side", "size"), [(32, 9), (28, 7), (8, 3), (4, 1)])
@@ -141,4 +141,4 @@ def test_classes_are_there_by_name_and_nothing_slow_is_imported_for_a_list():
         "except AttributeError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "module 'convdkm.lab.baselines' has no attribute 'Nothing'\n"
+    assert done.stdout == "No convdkm.lab.baselines attribute Nothing\n"

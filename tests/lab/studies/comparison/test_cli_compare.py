@@ -47,7 +47,7 @@ def test_a_comparison_from_plan_to_page(call, tmp_path, here, bright):
     }
     assert (out / "tables/train-20.md").read_text() in text
     trial = PlannedTrial("myrtle5", 20, 0)
-    result = ComparisonFolder(out).result(trial)
+    result = ComparisonFolder(out).status(trial)
     assert (result.train_images, result.test_images) == (20, 30)
     before = {path: path.stat().st_mtime_ns for path in out.rglob("seed-*.json")}
 
@@ -217,7 +217,7 @@ def test_training_and_comparing_whiten_alike(call, tmp_path, here, bright):
         baselines = ["--methods", "nngp-linear", "--seeds", 1, "-f", "none"]
         code, _, warned = call("compare", bright, *more, *baselines, "-o", folder)
         assert code == 0, warned
-        assert RunConfig.from_file(run / "config.yaml").data.whitening == expected
+        assert RunConfig.from_file(run / "config.yaml").training.whitening == expected
         assert ComparisonFolder(folder).read().scale.whitening == expected
         for text in (err, warned):
             assert ("whitening standardise in place of zca" in text) == (expected != "zca")
@@ -235,6 +235,9 @@ def test_training_and_comparing_whiten_alike(call, tmp_path, here, bright):
         (["digits", "--train-size", "5"], "less than one image for each of the 10 classes"),
         (["digits", "--seeds", "0"], "--seeds must be at least 1, got 0"),
         (["digits", "--threads", "0"], "--threads must be at least 1, got 0"),
+        (["digits", "--cpus", "0"], "--threads must be at least 1, got 0"),
+        (["digits", "--jobs", "0"], "--jobs must be at least 1, got 0"),
+        (["digits", "--launcher", "slrum"], "Did you mean 'slurm'?"),
         (["digits", "--budget", "0"], "--budget must be a positive number of minutes"),
         (["digits", "--budget", "nan"], "--budget must be a positive number of minutes"),
         (["digits", "--test-size", "0"], "test_size must be above 0, got 0"),

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
+from convdkm.lab.studies.comparison.comparison import launcher_for
 from convdkm.lab.studies.comparison.folder import ComparisonFolder
 from convdkm.lab.studies.comparison.planning import PlannedTrial
-from convdkm.lab.studies.comparison.running import one_at_a_time
-from convdkm.lab.studies.launchers.base import Resources
+from convdkm.lab.studies.launchers.local import LocalLauncher
 
 LONG, SHORT = PlannedTrial("nngp-gap", 520, 0), PlannedTrial("ckn", 520, 0)
 SECONDS = 120
@@ -51,13 +51,13 @@ def test_a_killed_comparison_goes_on_with_the_blocks_it_had(bright, tmp_path, ca
     wait_for_a_block(folder, lambda: process.poll() is None, trial)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate(timeout=SECONDS)
-    assert folder.result(trial) is None
+    assert folder.status(trial).state == "missing"
     kept = list(folder.file(trial, "kernel").glob("block-*.npy"))
     assert 1 <= len(kept) < 3
 
     code, text, err = call(*command(bright, folder.path, size=400))
     assert code == 0, err
-    result = folder.result(trial)
+    result = folder.status(trial)
     assert result.resumed
     assert result.metrics["accuracy"] == 1.0
     assert f"{3 - len(kept)} blocks are missing" in text
@@ -86,9 +86,9 @@ def test_a_trial_that_is_killed_is_a_failure_and_the_others_go_on(bright, tmp_pa
     assert code == 1
     assert "was ended by SIGKILL; was there too little memory?" in err.replace("\n", " ")
     assert "1 of 2 trials finished, 1 failed" in text
-    assert folder.result(LONG).state == "failed"
+    assert folder.status(LONG).state == "failed"
     assert any(folder.file(LONG, "kernel").glob("block-*.npy"))
-    other = folder.result(SHORT)
+    other = folder.status(SHORT)
     assert other.state == "finished"
     assert other.notes[-1] in folder.file(SHORT, "log").read_text()
     assert other.environment["threads"] == 1
@@ -105,17 +105,17 @@ def test_ctrl_c_says_how_to_go_on(bright, tmp_path):
     assert "Traceback" not in err
     assert "Stopped with 0 of 1 trials finished. Go on with\n  convdkm compare" in text
     assert text.splitlines()[-1] == str(folder.path)
-    assert folder.result(LONG) is None
+    assert folder.status(LONG).state == "missing"
     assert any(folder.file(LONG, "kernel").glob("block-*.npy"))
 
 
 @pytest.mark.parametrize(
     ("asked", "variable", "threads"), [(None, "3", 3), (2, "3", 2), (None, "many", None)]
 )
-def test_threads_of_a_trial(monkeypatch, asked, variable, threads):
+def test_threads_of_a_trial(monkeypatch, tmp_path, asked, variable, threads):
     monkeypatch.setenv("OMP_NUM_THREADS", variable)
-    launcher = one_at_a_time(asked)
-    everything = one_at_a_time.__globals__["LocalLauncher"](1, Resources(), "cpu").threads
+    launcher = launcher_for("local", ComparisonFolder(tmp_path), threads=asked)
+    everything = LocalLauncher(1, device="cpu").threads
     assert launcher.threads == (threads or everything)
     assert launcher.at_once == 1
     assert launcher.retries == 0

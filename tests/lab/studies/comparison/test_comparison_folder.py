@@ -6,7 +6,7 @@ import pytest
 from comparison_helpers import CIFAR, DIGITS, finished, made_up
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.comparison.folder import ComparisonFolder, TrialResult
+from convdkm.lab.studies.comparison.folder import ComparisonFolder, Record, TrialResult
 from convdkm.lab.studies.comparison.planning import PlannedTrial, merged, planned, product
 
 
@@ -25,7 +25,7 @@ def test_trials_are_made_by_size_then_seed():
 
 def test_methods_sizes_and_seeds_are_added(tmp_path):
     folder = made_up(tmp_path, ("cnn",), sizes=(500, 1000), seeds=2)
-    record = folder.add(CIFAR, product(("dkm", "cnn"), (1000, 2000), 3))
+    record = folder.add(Record(scale=CIFAR, plan=product(("dkm", "cnn"), (1000, 2000), 3)))
     assert record.plan == {"dkm": {1000: 3, 2000: 3}, "cnn": {500: 2, 1000: 3, 2000: 3}}
     assert list(record.plan) == ["dkm", "cnn"]
     assert folder.read() == record
@@ -44,7 +44,10 @@ def test_methods_sizes_and_seeds_are_added(tmp_path):
 def test_another_scale_is_refused(tmp_path, other, words):
     folder = made_up(tmp_path, ("cnn",))
     before = (tmp_path / "comparison.json").read_text()
-    message = refused(folder.add, CIFAR.model_copy(update=other), product(("dkm",), (500,), 1))
+    message = refused(
+        folder.add,
+        Record(scale=CIFAR.model_copy(update=other), plan=product(("dkm",), (500,), 1)),
+    )
     assert f"holds a comparison at another scale ({words}" in message
     assert "choose another --output" in message
     assert (tmp_path / "comparison.json").read_text() == before
@@ -65,17 +68,16 @@ def test_a_damaged_record_is_an_error(tmp_path, content):
     assert "comparison.json is damaged" in refused(folder.read)
 
 
-def test_a_damaged_result_is_none(tmp_path):
+def test_a_damaged_result_is_missing(tmp_path):
     folder = made_up(tmp_path, ("cnn",), seeds=1)
     trial = PlannedTrial("cnn", 500, 0)
-    assert folder.finished(trial)
+    assert folder.status(trial).state == "finished"
     folder.file(trial).write_text(json.dumps({"state": "finished", "metrics": 3}))
-    assert folder.result(trial) is None
-    assert not folder.finished(trial)
+    assert folder.status(trial).state == "missing"
     folder.write(trial, TrialResult(state="failed", error="why"))
-    assert not folder.finished(trial)
+    assert folder.status(trial).state == "failed"
     folder.write(trial, finished(0.5))
-    assert folder.result(trial) == finished(0.5)
+    assert folder.status(trial) == finished(0.5)
 
 
 def test_two_comparisons_do_not_work_in_one_folder(tmp_path):

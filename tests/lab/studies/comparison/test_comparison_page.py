@@ -15,10 +15,9 @@ from test_browser import (
 )
 from test_pages import require_self_contained
 
-from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.methods import NAMES
 from convdkm.lab.studies.comparison.folder import TrialResult
-from convdkm.report import write_report
+from convdkm.lab.studies.comparison.page import write_methods_page
 
 PROGRAM = find_browser()
 SIZES = (500, 1000, 2000)
@@ -33,7 +32,7 @@ def everything(tmp_path_factory):
         ("ckn", 1): None,
     }
     folder = made_up(tmp_path_factory.mktemp("page"), NAMES, sizes=SIZES, results=results)
-    return write_report([folder.path])
+    return write_methods_page(folder.path)
 
 
 def test_everything_is_on_the_page(everything):
@@ -65,7 +64,7 @@ def test_everything_is_on_the_page(everything):
 
 
 def test_a_small_comparison_has_charts_without_parts(tmp_path):
-    page = Page(write_report([made_up(tmp_path, ("dkm", "myrtle5"), seeds=1).path]).read_text())
+    page = Page(write_methods_page(made_up(tmp_path, ("dkm", "myrtle5"), seeds=1).path).read_text())
     assert page.sections == ["train-500", "charts", "published"]
     charts = [each["aria-label"] for each in page.all("svg") if "aria-label" in each]
     assert charts == ["Accuracy of the test images", "By seconds to fit"]
@@ -74,19 +73,21 @@ def test_a_small_comparison_has_charts_without_parts(tmp_path):
 
 def test_nothing_finished_is_a_page_too(tmp_path):
     folder = made_up(tmp_path, ("dkm",), results={"dkm": None})
-    page = Page(write_report([folder.path]).read_text())
+    page = Page(write_methods_page(folder.path).read_text())
     assert page.sections == ["train-500", "published"]
     assert "missing" in page.text
 
 
-def test_a_comparison_is_not_mixed_with_runs_nor_does_it_replace_other_files(tmp_path):
-    folder = made_up(tmp_path / "one", ("dkm",))
-    with pytest.raises(InvalidInputError, match="has a page of its own; name it alone"):
-        write_report([folder.path, folder.path])
-    (tmp_path / "mine.html").write_text("mine")
-    with pytest.raises(InvalidInputError, match="--force replaces it"):
-        write_report([folder.path], tmp_path / "mine.html")
-    assert write_report([folder.path], tmp_path / "mine.html", force=True).is_file()
+def test_a_comparison_is_not_mixed_with_runs_nor_does_it_replace_other_files(tmp_path, call, fail):
+    folder = made_up(tmp_path / "one", ("dkm",)).path
+    assert "has a page of its own; name it alone" in fail("report", folder, folder)
+    mine = tmp_path / "mine.html"
+    mine.write_text("mine")
+    assert "--force replaces it" in fail("report", folder, "-o", mine)
+    assert mine.read_text() == "mine"
+    code, text, _ = call("report", folder, "-o", mine, "--force")
+    assert (code, text) == (0, f"{mine}\n")
+    assert "Methods compared on" in mine.read_text()
 
 
 @pytest.fixture(scope="module")

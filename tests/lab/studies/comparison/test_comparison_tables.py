@@ -12,12 +12,14 @@ from PIL import Image
 from convdkm.lab.baselines.methods import METHODS, NAMES
 from convdkm.lab.studies.comparison.figures import by_error, curves, draw, look
 from convdkm.lab.studies.comparison.folder import TrialResult
-from convdkm.lab.studies.comparison.rendering import comma_separated, latex, markdown
-from convdkm.lab.studies.comparison.results import Comparison
+from convdkm.lab.studies.comparison.results import Results
+from convdkm.lab.studies.rendering import Table
+
+markdown, latex, comma_separated = Table.markdown, Table.latex, Table.comma_separated
 
 
 def tables_of(tmp_path, *arguments, **options):
-    return Comparison(made_up(tmp_path, *arguments, **options).path).tables()
+    return Results(made_up(tmp_path, *arguments, **options).path).tables()
 
 
 def rows_of(text):
@@ -173,7 +175,7 @@ def test_no_two_methods_look_the_same():
 def test_figures_are_drawn_of_what_is_finished(tmp_path):
     failure = TrialResult(state="failed", error="why")
     folder = made_up(tmp_path, NAMES, sizes=(500, 1000), results={"myrtle5": failure})
-    comparison = Comparison(folder.path)
+    comparison = Results(folder.path)
     shown = curves(comparison.tables())
     assert [curve.row.method.name for curve in shown] == [n for n in NAMES if n != "myrtle5"]
     assert shown[0].sizes == (500, 1000)
@@ -193,7 +195,7 @@ def test_high_accuracies_are_drawn_by_the_error(tmp_path, accuracies, monkeypatc
     monkeypatch.setattr(Figure, "savefig", lambda *a, **k: (drawn.append(a[0]), save(*a, **k)))
     results = {name: finished(each) for name, each in zip(("cnn", "dkm"), accuracies, strict=True)}
     folder = made_up(tmp_path, ("cnn", "dkm"), results=results)
-    draw(Comparison(folder.path), tmp_path / "figures")
+    draw(Results(folder.path), tmp_path / "figures")
     (panel,) = drawn[0].axes
     high = by_error([100 * each for each in accuracies])
     assert high == (max(accuracies) >= 0.9)
@@ -206,7 +208,7 @@ def test_high_accuracies_are_drawn_by_the_error(tmp_path, accuracies, monkeypatc
 @pytest.mark.parametrize("results", [{}, {"cnn": None}])
 def test_a_figure_by_size_needs_two_sizes_and_any_needs_results(tmp_path, results):
     folder = made_up(tmp_path, ("cnn",), results=results)
-    names = [path.name for path in draw(Comparison(folder.path), tmp_path / "figures")]
+    names = [path.name for path in draw(Results(folder.path), tmp_path / "figures")]
     assert names == ([] if results else ["accuracy-by-seconds.png"])
 
 

@@ -14,10 +14,8 @@ from convdkm.errors import InvalidInputError, NumericalError
 from convdkm.lab.baselines import Baseline
 from convdkm.lab.baselines.setting import Setting
 from convdkm.lab.studies.comparison.folder import TrialResult
-from convdkm.lab.studies.comparison.foreseeing import check_time
 from convdkm.lab.studies.comparison.images import Split, check_sizes, drawn, load_images, whitened
-from convdkm.lab.studies.comparison.judging import figures
-from convdkm.lab.studies.comparison.trial import TrialTask, _Notes
+from convdkm.lab.studies.comparison.trial import TrialTask, _Notes, check_time, figures
 
 
 @pytest.fixture(scope="module")

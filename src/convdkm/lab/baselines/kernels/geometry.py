@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
+
+from convdkm.kernels.blocks import Side
 
 
 def reach(count: int, shift: int) -> tuple[slice, slice]:
@@ -103,59 +104,24 @@ Geometry = type[Apart] | type[Together]
 
 
 @dataclass(frozen=True)
-class Spread:
-    r"""Standard deviations of the places of one side, before one nonlinearity.
-
-    Attributes:
-        root: :math:`\sqrt a`, shaped by a geometry.
-        inverse: its inverse; zero for a place of no variance, which makes it orthogonal to every
-            other.
-    """
-
-    root: Tensor
-    inverse: Tensor
-
-    @classmethod
-    def left(cls, variances: Tensor, geometry: Geometry) -> Spread:
-        """From variances ``(N, H, W)`` of left places."""
-        return cls(geometry.left(variances.sqrt()), geometry.left(_inverse_root(variances)))
-
-    @classmethod
-    def right(cls, variances: Tensor, geometry: Geometry) -> Spread:
-        """From variances ``(B, H, W)`` of right places."""
-        return cls(geometry.right(variances.sqrt()), geometry.right(_inverse_root(variances)))
-
-
-@dataclass(frozen=True)
 class Roots:
-    """The spreads of both sides before one nonlinearity.
+    """The variances of both sides before one nonlinearity, shaped by a geometry.
 
     Attributes:
         left, right: of each side.
-        moving: the right one changes from row to row.
+        moving: the right ones change from row to row.
     """
 
-    left: Spread
-    right: Spread
+    left: Side
+    right: Side
     moving: bool
 
     @classmethod
     def of(cls, left: Tensor, right: Tensor, geometry: Geometry) -> Roots:
         """From variances ``(N, H, W)`` of both sides."""
-        return cls(
-            Spread.left(left, geometry), Spread.right(right, geometry), moving=geometry.moving
-        )
+        sides = Side.of(geometry.left(left)), Side.of(geometry.right(right))
+        return cls(*sides, moving=geometry.moving)
 
-    def divide_(self, slab: Tensor, row: int) -> None:
-        """From covariances to cosines."""
-        right = self.right.inverse[row] if self.moving else self.right.inverse
-        slab.mul_(self.left.inverse[row]).mul_(right)
-
-    def multiply_(self, slab: Tensor, row: int, factor: float) -> None:
-        """From cosines to covariances, times a factor."""
-        right = self.right.root[row] if self.moving else self.right.root
-        slab.mul_(self.left.root[row] * factor).mul_(right)
-
-
-def _inverse_root(variances: Tensor) -> Tensor:
-    return torch.where(variances > 0, variances.clamp_min(1e-30).rsqrt(), 0.0)
+    def at(self, row: int) -> tuple[Side, Side]:
+        """Both sides, as the slab of a row meets them."""
+        return self.left.part(row), self.right.part(row) if self.moving else self.right

@@ -1,165 +1,70 @@
-r"""Infinitely wide convolutional networks as data: layers, tops, and a whole architecture.
+r"""Infinitely wide convolutional networks, made of the layers of exact kernels.
 
 :math:`\Sigma(s, s')` is the covariance of the units at place :math:`s` of one image with those at
-place :math:`s'` of another. A network is described by what its layers do to it; the equations stand
-with each layer, and :mod:`convdkm.lab.baselines.kernels.stream` computes them.
+place :math:`s'` of another. What layers do to it stands with each of them, and
+:class:`convdkm.exact.ExactKernel` does it to whole covariances. Here are networks whose covariances
+are too large for that: :mod:`convdkm.lab.baselines.kernels.stream` takes them row by row.
 """
 
 from __future__ import annotations
 
-import math
+import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
-from convdkm.errors import InvalidInputError
+from torch import Tensor
+
+from convdkm.errors import GramError, InvalidInputError
+from convdkm.exact import Convolution, ExactKernel, SpatialGram, propagate
+from convdkm.kernels import ArcCosine, Kernel, NormalisedGaussian
+from convdkm.layers import AveragePool, Flatten, GlobalAveragePool, Plan, Sequential, Skip, Window
+from convdkm.layers import Layer as AnyLayer
+from convdkm.predicting.describing import described
 
 
-@dataclass(frozen=True)
-class Conv:
-    r"""A convolution of odd size, stride 1, with zeros outside the image.
-
-    .. math:: \Sigma'(s, s') = \frac{\sigma_w^2}{D} \sum_d \Sigma(s + d, s' + d) + \sigma_b^2
-
-    where d runs over the D places of the filter; the divisor is D at the border too.
-
-    Args:
-        size: side of the filter, an odd number.
-        weight_variance: :math:`\sigma_w^2`; each weight has variance :math:`\sigma_w^2 / (C D)`.
-        bias_variance: :math:`\sigma_b^2`.
-    """
-
-    size: int = 3
-    weight_variance: float = 1.0
-    bias_variance: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.size < 1 or self.size % 2 == 0:
-            raise InvalidInputError(f"the size of a convolution is odd, got {self.size}")
-        _positive("weight_variance of a convolution", self.weight_variance)
-        if not 0 <= self.bias_variance < math.inf:
-            raise InvalidInputError(
-                f"bias_variance of a convolution must not be negative, got {self.bias_variance}"
-            )
-
-
-@dataclass(frozen=True)
-class Relu:
-    r"""A ReLU: the arc-cosine kernel of order 1 (Cho & Saul, 2009).
-
-    .. math:: \Sigma'(s, s') = g \sqrt{ab}\,\frac{\sin\theta + (\pi - \theta)\cos\theta}{2\pi},
-              \qquad \cos\theta = \Sigma(s, s') / \sqrt{ab}
-
-    where a and b are the variances of the two places.
-
-    Args:
-        gain: g. 2 keeps variances (normalised); 1 is the ReLU itself, which goes with
-            convolutions of ``weight_variance=2`` (He initialisation).
-    """
-
-    gain: float = 2.0
-
-    def __post_init__(self) -> None:
-        _positive("gain of a ReLU", self.gain)
-
-
-@dataclass(frozen=True)
-class Gaussian:
-    r"""The normalised Gaussian kernel that Shankar et al. (2020) put in the place of the ReLU.
-
-    .. math:: \Sigma'(s, s') = \sqrt{ab}\,\exp(\gamma(\cos\theta - 1))
-    """
-
-    gamma: float = 1.0
-
-    def __post_init__(self) -> None:
-        _positive("gamma of a Gaussian nonlinearity", self.gamma)
-
-
-@dataclass(frozen=True)
-class AveragePool:
-    r"""Averages over squares that do not overlap, on both sides.
-
-    .. math:: \Sigma'(t, t') = \frac1{p^4} \sum_{s \in t} \sum_{s' \in t'} \Sigma(s, s')
-    """
-
-    size: int = 2
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise InvalidInputError(f"the size of a pooling is positive, got {self.size}")
-
-
-@dataclass(frozen=True)
-class Residual:
-    r"""A sum with a shortcut: :math:`\Sigma' = u\,\Sigma + v\,B(\Sigma)`.
-
-    Args:
-        body: B, convolutions and nonlinearities in order.
-        shortcut_weight: u.
-        body_weight: v. With u + v = 1 normalised layers keep variances; u = v = 1 is the plain sum.
-    """
-
-    body: tuple[Conv | Relu | Gaussian, ...]
-    shortcut_weight: float = 0.5
-    body_weight: float = 0.5
-
-    def __post_init__(self) -> None:
-        for layer in self.body:
-            if not isinstance(layer, Conv | Relu | Gaussian):
-                raise InvalidInputError(
-                    "the body of a residual sum holds convolutions and nonlinearities, got"
-                    f" {type(layer).__name__}; put pooling between the sums"
-                )
-        if not self.body:
-            raise InvalidInputError("the body of a residual sum is empty")
-        _positive("shortcut_weight of a residual sum", self.shortcut_weight)
-        _positive("body_weight of a residual sum", self.body_weight)
-
-
-@dataclass(frozen=True)
-class Flatten:
-    r"""A linear readout of all places (vectorised): :math:`k = \frac1S \sum_s \Sigma(s, s)`."""
-
-
-@dataclass(frozen=True)
-class GlobalAverage:
-    r"""Global average pooling: :math:`k = \frac1{S^2} \sum_{s, s'} \Sigma(s, s')`."""
-
-
-@dataclass(frozen=True)
-class LocalAverage:
-    r"""Local average pooling (Li et al., 2019): a box blur, then :class:`Flatten`.
+class LocalAverage(AnyLayer):
+    r"""Local average pooling (Li et al., 2019): a box blur, then :class:`convdkm.Flatten`.
 
     .. math:: k = \frac1S \sum_s \frac1{D^2} \sum_{d, d'} \Sigma(s + d, s + d')
 
     where d and d' run over the D places of a square, with zeros outside the image and the same
-    divisor at the border. Size 1 is :class:`Flatten`; an infinite size, :class:`GlobalAverage` up
-    to a factor.
+    divisor at the border. Size 1 is :class:`convdkm.Flatten`; an infinite size,
+    :class:`convdkm.GlobalAveragePool` up to a factor.
 
     Args:
         size: side of the square, an odd number; 2c + 1 in the paper's notation.
     """
 
-    size: int = 9
+    def __init__(self, size: int = 9) -> None:
+        super().__init__()
+        if size < 1 or size % 2 == 0:
+            raise InvalidInputError(f"the size of a box blur is odd, got {size}")
+        self.size = size
 
-    def __post_init__(self) -> None:
-        if self.size < 1 or self.size % 2 == 0:
-            raise InvalidInputError(f"the size of a box blur is odd, got {self.size}")
-
-
-Nonlinearity = Relu | Gaussian
-Layer = Conv | Relu | Gaussian | AveragePool | Residual
-Top = Flatten | GlobalAverage | LocalAverage
+    def plan(self, ii: Tensor) -> Plan:
+        raise GramError("LocalAverage is a layer of exact kernels alone")
 
 
-@dataclass(frozen=True)
+@propagate.register
+def _(layer: LocalAverage, gram: SpatialGram) -> SpatialGram:
+    window = Window.of(layer.size, 1, "same", 1, len(gram.space))
+    return gram.average_pool(window, inside=False).flatten()
+
+
+Layer = Convolution | Kernel | AveragePool | Skip
+Top = Flatten | GlobalAveragePool | LocalAverage
+
+
+@dataclass(frozen=True, eq=False)
 class Architecture:
     """Layers in order, and a top that leaves one number for each pair of images.
 
     Args:
         name: how it is called in tables.
-        layers: from the image up.
+        layers: from the image up: :class:`convdkm.exact.Convolution` of odd sizes and stride 1,
+            kernels, :class:`convdkm.AveragePool` over squares that do not overlap, and
+            :class:`convdkm.Skip` over convolutions and kernels.
         top: how the last layer's places become one output.
     """
 
@@ -169,15 +74,16 @@ class Architecture:
 
     def __post_init__(self) -> None:
         for layer in self.layers:
-            if not isinstance(layer, Layer):
-                raise InvalidInputError(
-                    f"an architecture is made of layers, got {type(layer).__name__}"
-                )
+            _check(layer)
         if not isinstance(self.top, Top):
             raise InvalidInputError(
-                "the top of an architecture is Flatten, GlobalAverage or LocalAverage, got"
+                "the top of an architecture is Flatten, GlobalAveragePool or LocalAverage, got"
                 f" {type(self.top).__name__}"
             )
+
+    def exact(self) -> ExactKernel:
+        """The same kernel with whole covariances in memory, for few and small images."""
+        return ExactKernel(*self.layers, self.top)
 
     def space(self, height: int, width: int) -> tuple[int, int]:
         """The grid of places below the top.
@@ -187,40 +93,116 @@ class Architecture:
         """
         for layer in self.layers:
             if isinstance(layer, AveragePool):
-                if height % layer.size or width % layer.size:
+                side = side_of(layer)
+                if height % side or width % side:
                     raise InvalidInputError(
                         f"{self.name} pools {height}×{width} places in squares of"
-                        f" {layer.size}×{layer.size}, which does not come out even; give images"
+                        f" {side}×{side}, which does not come out even; give images"
                         " of another size (32×32 suits every Myrtle network)"
                     )
-                height, width = height // layer.size, width // layer.size
+                height, width = height // side, width // side
         return height, width
-
-    def nonlinearities(self) -> Iterator[Nonlinearity]:
-        """In the order in which data pass them."""
-        yield from _nonlinearities(self.layers)
 
     def describe(self) -> dict[str, Any]:
         """All of it but the name, for a file: two architectures are the same if these are."""
-        top = {"kind": type(self.top).__name__, **asdict(self.top)}
-        return {"layers": [_described(layer) for layer in self.layers], "top": top}
+        top: dict[str, Any] = {"kind": _KINDS.get(type(self.top), type(self.top).__name__)}
+        if isinstance(self.top, LocalAverage):
+            top["size"] = self.top.size
+        return {"layers": [describe(layer) for layer in self.layers], "top": top}
 
 
-def _nonlinearities(layers: tuple[Layer, ...]) -> Iterator[Nonlinearity]:
+_KINDS: dict[type, str] = {GlobalAveragePool: "GlobalAverage"}
+
+
+def side_of(layer: Convolution | AveragePool) -> int:
+    """Of the square that it works on."""
+    return layer.window.size[0]
+
+
+def body_of(skip: Skip) -> tuple[Layer, ...]:
+    """The layers that are skipped over."""
+    body: Any = skip.body
+    if isinstance(body, Sequential):
+        return tuple(layer for _, layer in body.named_layers())  # type: ignore[misc]
+    return (body,)
+
+
+def nonlinearities(layers: tuple[Layer, ...]) -> Iterator[Kernel]:
+    """In the order in which data pass them."""
     for layer in layers:
-        if isinstance(layer, Residual):
-            yield from _nonlinearities(layer.body)
-        elif isinstance(layer, Relu | Gaussian):
+        if isinstance(layer, Skip):
+            yield from nonlinearities(body_of(layer))
+        elif isinstance(layer, Kernel):
             yield layer
 
 
-def _described(layer: Layer) -> dict[str, Any]:
-    found = {"kind": type(layer).__name__, **asdict(layer)}
-    if isinstance(layer, Residual):
-        found["body"] = [_described(part) for part in layer.body]
-    return found
+def describe(layer: Layer) -> dict[str, Any]:
+    """A layer as plain values."""
+    if isinstance(layer, Convolution):
+        variances = {name: getattr(layer, name) for name in ("weight_variance", "bias_variance")}
+        return {"kind": "Conv", "size": side_of(layer), **variances}
+    if isinstance(layer, AveragePool):
+        return {"kind": "AveragePool", "size": side_of(layer)}
+    if isinstance(layer, Skip):
+        weight = _rounded(layer.weight)
+        return {
+            "kind": "Residual",
+            "body": [describe(part) for part in body_of(layer)],
+            "shortcut_weight": 1 - weight,
+            "body_weight": weight,
+        }
+    if type(layer) is ArcCosine and layer.order == 1 and layer.bias_variance is None:
+        factor = layer.weight_variance
+        return {
+            "kind": "Relu",
+            "gain": 2.0 if factor is None else 2 * _rounded(factor.log_value.exp()),
+        }
+    if type(layer) is NormalisedGaussian:
+        return {"kind": "Gaussian", "gamma": _rounded(layer.gamma.log_value.exp())}
+    numbers = {name: tensor.tolist() for name, tensor in layer.state_dict().items()}
+    return {**described(layer), "numbers": numbers}
 
 
-def _positive(what: str, value: float) -> None:
-    if not 0 < value < math.inf:
-        raise InvalidInputError(f"the {what} must be a positive number, got {value}")
+def same(*layers: Layer | None) -> str:
+    """A text that is the same for layers that do the same."""
+    return json.dumps([layer and describe(layer) for layer in layers], sort_keys=True)
+
+
+def _rounded(number: Tensor) -> float:
+    """As it was given, before it was a logarithm."""
+    return float(f"{float(number):.12g}")
+
+
+def _check(layer: Any) -> None:
+    if isinstance(layer, Convolution | AveragePool):
+        window, side = layer.window, layer.window.size[0]
+        step = 1 if isinstance(layer, Convolution) else side
+        if isinstance(layer, Convolution) and side % 2 == 0:
+            raise InvalidInputError(f"the size of a convolution is odd, got {side}")
+        padding = "same" if isinstance(layer, Convolution) else 0
+        if window != Window.of(side, step, padding, 1, 2):
+            raise InvalidInputError(
+                "convolutions here are square, with stride 1 and padding 'same', and pooling is"
+                f" over squares that do not overlap, got {window}; use convdkm.exact.ExactKernel"
+            )
+    elif isinstance(layer, Skip):
+        if layer.shortcut is not None or not 0 < float(layer.weight) < 1:
+            raise InvalidInputError(
+                "a Skip here has no layer in its shortcut, and a weight above 0 and below 1"
+            )
+        if not body_of(layer):
+            raise InvalidInputError("the body of a residual sum is empty")
+        for part in body_of(layer):
+            if not isinstance(part, Convolution | Kernel):
+                raise InvalidInputError(
+                    "the body of a residual sum holds convolutions and nonlinearities, got"
+                    f" {type(part).__name__}; put pooling between the sums"
+                )
+            _check(part)
+    elif not isinstance(layer, Kernel):
+        raise InvalidInputError(f"an architecture is made of layers, got {type(layer).__name__}")
+    elif not layer.is_written_out:
+        raise InvalidInputError(
+            f"{type(layer).__name__} is no function of one number; derive it from Angular or"
+            " Isotropic"
+        )

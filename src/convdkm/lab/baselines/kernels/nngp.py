@@ -14,7 +14,7 @@ from convdkm.lab.baselines.kernels.layers import Architecture
 from convdkm.lab.baselines.kernels.progress import Progress
 from convdkm.lab.baselines.kernels.source import Course
 from convdkm.lab.baselines.kernels.threads import in_threads
-from convdkm.lab.baselines.kernels.tiles import Side, Tiles
+from convdkm.lab.baselines.kernels.tiles import Pictures, Tiles
 
 MEMORY = 1 << 28
 ROWS = 64
@@ -202,11 +202,11 @@ class NNGPKernel:
             values = values * left.scale[:, None] * right.scale
         return values
 
-    def _variance(self, tiles: Tiles, side: Side) -> Tensor:
+    def _variance(self, tiles: Tiles, side: Pictures) -> Tensor:
         own = tiles.matched(side, side)
         return 0.5 * (own + tiles.matched(side, side.flipped())) if self.flips else own
 
-    def _scale(self, tiles: Tiles, side: Side) -> Tensor:
+    def _scale(self, tiles: Tiles, side: Pictures) -> Tensor:
         variance = self._variance(tiles, side)
         empty = int((variance <= 0).sum())
         if empty:
@@ -226,7 +226,7 @@ class Prepared:
         tiles: how they are worked on.
     """
 
-    def __init__(self, side: Side, scale: Tensor | None, tiles: Tiles) -> None:
+    def __init__(self, side: Pictures, scale: Tensor | None, tiles: Tiles) -> None:
         self.side, self.scale, self.tiles = side, scale, tiles
 
     def __len__(self) -> int:

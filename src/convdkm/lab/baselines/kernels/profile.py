@@ -1,8 +1,9 @@
 r"""The variances of every image before every nonlinearity, worked out once for each image.
 
-Without pooling they follow from each other: a ReLU multiplies a variance by g/2, and a convolution
-averages :math:`\Sigma(s + d, s + d)`. A pooling needs the covariances of the image's places with
-one another, so that the image is sent through the layers below it once, paired with itself.
+Without pooling they follow from each other: kernels say what becomes of a variance, and a
+convolution averages :math:`\Sigma(s + d, s + d)`. A pooling needs the covariances of the image's
+places with one another, so that the image is sent through the layers below it once, paired with
+itself.
 """
 
 from __future__ import annotations
@@ -11,27 +12,21 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from convdkm.exact import Convolution
+from convdkm.kernels import Kernel
 from convdkm.lab.baselines.kernels.geometry import Apart, Roots
-from convdkm.lab.baselines.kernels.layers import (
-    Architecture,
-    AveragePool,
-    Conv,
-    Gaussian,
-    Layer,
-    Relu,
-    Residual,
-)
+from convdkm.lab.baselines.kernels.layers import Architecture, Layer, body_of
 from convdkm.lab.baselines.kernels.source import Features, matched_apart
 from convdkm.lab.baselines.kernels.stream import Slabs, run
+from convdkm.layers import AveragePool, Skip
 
 
 def variance_maps(architecture: Architecture, images: Tensor) -> list[Tensor]:
     """The variance of every place before each nonlinearity: ``(N, H, W)`` of each."""
     inputs = Features.of(architecture, images)
     layers = architecture.layers
-    if layers and isinstance(layers[0], Conv):
+    if layers and isinstance(layers[0], Convolution):
         layers = layers[1:]
     variance = inputs.variance
     slabs: Slabs = matched_apart(inputs, inputs)
@@ -65,22 +60,13 @@ def _stages(layers: Sequence[Layer]) -> Iterator[tuple[tuple[Layer, ...], Averag
 def _followed(layers: Sequence[Layer], variance: Tensor, found: list[Tensor]) -> Tensor:
     """Variances after layers without pooling; those before each nonlinearity go to ``found``."""
     for layer in layers:
-        if isinstance(layer, Conv):
-            variance = _box(variance, layer)
-        elif isinstance(layer, Residual):
-            body = _followed(layer.body, variance, found)
-            variance = layer.shortcut_weight * variance + layer.body_weight * body
-        elif isinstance(layer, Relu):
+        if isinstance(layer, Convolution):
+            mean = layer.window.mean(variance)
+            variance = mean * layer.weight_variance + layer.bias_variance
+        elif isinstance(layer, Skip):
+            body = _followed(body_of(layer), variance, found)
+            variance = torch.lerp(variance, body, layer.weight.to(variance.dtype))
+        elif isinstance(layer, Kernel):
             found.append(variance)
-            variance = variance * (layer.gain / 2)
-        elif isinstance(layer, Gaussian):
-            found.append(variance)
+            variance = layer.variance(variance)
     return variance
-
-
-def _box(variance: Tensor, layer: Conv) -> Tensor:
-    """A convolution on the diagonal s' = s."""
-    weight = layer.weight_variance / layer.size**2
-    window = variance.new_full((1, 1, layer.size, layer.size), weight)
-    total = F.conv2d(variance[:, None], window, padding=layer.size // 2)
-    return total[:, 0] + layer.bias_variance

@@ -10,8 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from convdkm.lab.baselines.kernels.layers import Architecture, AveragePool, Conv, Flatten, Layer
+from convdkm.exact import Convolution
+from convdkm.kernels import Kernel
+from convdkm.lab.baselines.kernels.layers import Architecture, Layer, nonlinearities, side_of
 from convdkm.lab.baselines.kernels.stream import Slabs
+from convdkm.layers import AveragePool, Flatten
 
 Space = tuple[int, int]
 
@@ -39,8 +42,8 @@ class Features:
         """Of images ``(N, C, H, W)``."""
         space = (images.shape[2], images.shape[3])
         first = architecture.layers[0] if architecture.layers else None
-        if isinstance(first, Conv):
-            patches = F.unfold(images, first.size, padding=first.size // 2)
+        if isinstance(first, Convolution):
+            patches = F.unfold(images, side_of(first), padding=side_of(first) // 2)
             scale = (first.weight_variance / patches.shape[1]) ** 0.5
             return cls(patches * scale, first.bias_variance, space)
         return cls(images.flatten(2) * images.shape[1] ** -0.5, 0.0, space)
@@ -120,13 +123,13 @@ class Course:
     def of(cls, architecture: Architecture) -> Course:
         """Of a whole architecture."""
         layers = architecture.layers
-        skipped = 1 if layers and isinstance(layers[0], Conv) else 0
+        skipped = 1 if layers and isinstance(layers[0], Convolution) else 0
         if not isinstance(architecture.top, Flatten):
             return cls(layers[skipped:], (), pairs=True, draws=False)
         pools = [i + 1 for i, layer in enumerate(layers) if isinstance(layer, AveragePool)]
         cut = max([skipped, *pools])
         return cls(layers[skipped:cut], layers[cut:], pairs=bool(pools), draws=bool(pools))
 
-    def nonlinearities_apart(self) -> Iterator[Layer]:
+    def nonlinearities_apart(self) -> Iterator[Kernel]:
         """Those that work on all pairs of places."""
-        yield from Architecture("", self.apart, Flatten()).nonlinearities()
+        return nonlinearities(self.apart)

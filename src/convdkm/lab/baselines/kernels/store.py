@@ -17,6 +17,7 @@ from convdkm.lab.baselines.kernels.nngp import NNGPKernel, Prepared, Tell
 from convdkm.lab.baselines.kernels.progress import Progress
 from convdkm.storage import digests
 from convdkm.storage.files import read_json, write_json
+from convdkm.storage.finding import Finding, checked_file, reason_of, values_of
 from convdkm.storage.text import shortened
 
 FORMAT = 1
@@ -269,3 +270,25 @@ def _damaged(path: Path, why: str) -> str:
 
 def _brief(value: object) -> str:
     return shortened(json.dumps(value, sort_keys=True))
+
+
+def verify_kernel(folder: Path) -> Iterator[Finding]:
+    """Check every block in the folder of a kernel."""
+    path = folder / MANIFEST
+    try:
+        manifest = values_of(path)
+        count, block = int(manifest["images"]["shape"][0]), int(manifest["block"])
+        sizes = [min(block, count - start) for start in range(0, count, block)]
+        dtype = np.dtype(manifest["dtype"])
+    except Exception as error:
+        yield Finding(path, "damaged", reason_of(error, path))
+        return
+    shapes = {
+        folder / block_name(row, column): (sizes[row], sizes[column])
+        for column in range(len(sizes))
+        for row in range(column + 1)
+    }
+    there = [each for each in shapes if each.exists()]
+    yield Finding(path, "readable", f"{len(there)} of {len(shapes)} blocks are computed")
+    for each in there:
+        yield checked_file(each, lambda file: check_block(file, shapes[file], dtype))

@@ -12,21 +12,13 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from convdkm.lab.baselines.kernels.arccosine import relu_of_cosines_
+from convdkm.exact import Convolution
+from convdkm.kernels import Kernel
+from convdkm.kernels.blocks import Scratch
 from convdkm.lab.baselines.kernels.compiled import OfRows, compiled
 from convdkm.lab.baselines.kernels.geometry import Geometry, Roots
-from convdkm.lab.baselines.kernels.layers import (
-    AveragePool,
-    Conv,
-    Flatten,
-    GlobalAverage,
-    Layer,
-    LocalAverage,
-    Nonlinearity,
-    Relu,
-    Residual,
-    Top,
-)
+from convdkm.lab.baselines.kernels.layers import Layer, LocalAverage, Top, body_of, side_of
+from convdkm.layers import AveragePool, Flatten, GlobalAveragePool, Skip
 
 Slabs = Iterator[Tensor]
 
@@ -49,16 +41,16 @@ def run(
         joined: compile each nonlinearity, with the convolution below it, into one pass; for slabs
             of all pairs of places with a single left image.
     """
-    below: Conv | None = None
+    below: Convolution | None = None
     for layer, above in zip(layers, (*layers[1:], None), strict=False):
-        if isinstance(layer, Conv):
-            if joined and isinstance(above, Nonlinearity):
+        if isinstance(layer, Convolution):
+            if joined and isinstance(above, Kernel):
                 below = layer
             else:
                 slabs = _convolved(slabs, layer, geometry)
         elif isinstance(layer, AveragePool):
-            slabs = _pooled(slabs, layer.size)
-        elif isinstance(layer, Residual):
+            slabs = _pooled(slabs, side_of(layer))
+        elif isinstance(layer, Skip):
             slabs = _summed(slabs, layer, roots, geometry, joined=joined)
         else:
             own = next(roots)
@@ -88,7 +80,7 @@ def read_out(slabs: Slabs, top: Top, space: tuple[int, int]) -> Tensor:
     places = height * width
     if isinstance(top, Flatten):
         return _total(slab.sum(0, dtype=torch.float64) for slab in slabs) / places
-    if isinstance(top, GlobalAverage):
+    if isinstance(top, GlobalAveragePool):
         sums = (slab.flatten(0, 2).sum(0, dtype=torch.float64) for slab in slabs)
         return _total(sums) / places**2
     rows, columns = _blur_weights(height, top), _blur_weights(width, top)[:, None, :, None]
@@ -114,36 +106,25 @@ def _blur_weights(count: int, top: LocalAverage) -> Tensor:
     return window @ window.T
 
 
-def _activated(slabs: Slabs, layer: Nonlinearity, roots: Roots) -> Slabs:
-    scratch: Tensor | None = None
+def _activated(slabs: Slabs, kernel: Kernel, roots: Roots) -> Slabs:
+    scratch = Scratch()
     for row, slab in enumerate(slabs):
-        roots.divide_(slab, row)
-        if isinstance(layer, Relu):
-            if scratch is None:
-                scratch = slab.new_empty((2, *slab.shape))
-            relu_of_cosines_(slab, scratch)
-            roots.multiply_(slab, row, layer.gain / 2)
-        else:
-            # Cosines are at most 1 but for rounding.
-            slab.sub_(1).clamp_(max=0).mul_(layer.gamma).exp_()
-            roots.multiply_(slab, row, 1.0)
-        yield slab
+        yield kernel.scaled(kernel.core_(slab, *roots.at(row), scratch))
 
 
-def _in_one_pass(slabs: Slabs, conv: Conv | None, roots: Roots, made: OfRows) -> Slabs:
-    radius = 0 if conv is None else conv.size // 2
-    left, right = roots.left, roots.right
+def _in_one_pass(slabs: Slabs, conv: Convolution | None, roots: Roots, made: OfRows) -> Slabs:
+    radius = 0 if conv is None else side_of(conv) // 2
     outside: Tensor | None = None
     for row, held in _windows(slabs, radius):
         if outside is None:
             outside = torch.zeros_like(held[row])
         rows = [held.get(row + shift, outside) for shift in range(-radius, radius + 1)]
-        yield made(rows, left.inverse[row], left.root[row], right.inverse, right.root)
+        yield made(rows, *roots.at(row))
 
 
-def _convolved(slabs: Slabs, layer: Conv, geometry: Geometry) -> Slabs:
-    radius = layer.size // 2
-    weight = layer.weight_variance / layer.size**2
+def _convolved(slabs: Slabs, layer: Convolution, geometry: Geometry) -> Slabs:
+    radius = side_of(layer) // 2
+    weight = layer.weight_variance / layer.window.count
     along = (geometry.along_width(slab, radius) for slab in slabs)
     for row, held in _windows(along, radius):
         result = held[row] * weight
@@ -190,7 +171,7 @@ def _folded(slab: Tensor, dim: int, size: int) -> Tensor:
 
 
 def _summed(
-    slabs: Slabs, layer: Residual, roots: Iterator[Roots], geometry: Geometry, *, joined: bool
+    slabs: Slabs, layer: Skip, roots: Iterator[Roots], geometry: Geometry, *, joined: bool
 ) -> Slabs:
     kept: deque[Tensor] = deque()
 
@@ -199,11 +180,12 @@ def _summed(
             kept.append(slab)
             yield slab.clone()
 
-    body = run(layer.body, branch(), roots, geometry, joined=joined)
+    weight = float(layer.weight)
+    body = run(body_of(layer), branch(), roots, geometry, joined=joined)
 
     def merged() -> Slabs:
         for slab in body:
-            yield slab.mul_(layer.body_weight).add_(kept.popleft(), alpha=layer.shortcut_weight)
+            yield slab.mul_(weight).add_(kept.popleft(), alpha=1 - weight)
 
     return merged()
 
@@ -217,16 +199,19 @@ def slab_bytes(
     rows = 0
     for layer in layers:
         slab = width * (height * width if apart else 1) * itemsize
-        if isinstance(layer, Conv):
-            rows = layer.size + 2
-        elif isinstance(layer, Residual):
-            inner = slab_bytes(layer.body, (height, width), itemsize, apart=apart)
-            behind = sum(part.size // 2 for part in layer.body if isinstance(part, Conv))
+        if isinstance(layer, Convolution):
+            rows = side_of(layer) + 2
+        elif isinstance(layer, Skip):
+            inner = slab_bytes(body_of(layer), (height, width), itemsize, apart=apart)
+            reaches = (
+                side_of(part) // 2 for part in body_of(layer) if isinstance(part, Convolution)
+            )
+            behind = sum(reaches)
             total += inner
             rows = behind + 2
         elif isinstance(layer, AveragePool):
             rows = 2
-            height, width = height // layer.size, width // layer.size
+            height, width = height // side_of(layer), width // side_of(layer)
         else:
             rows = 3
         total += rows * slab

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from convdkm.exact import Convolution
+from convdkm.kernels.blocks import Side
 from convdkm.lab.baselines.kernels import source
-from convdkm.lab.baselines.kernels.geometry import Apart, Geometry, Matched, Roots, Spread, Together
-from convdkm.lab.baselines.kernels.layers import Architecture, AveragePool, Conv
+from convdkm.lab.baselines.kernels.geometry import Apart, Geometry, Matched, Roots, Together
+from convdkm.lab.baselines.kernels.layers import Architecture, nonlinearities, side_of
 from convdkm.lab.baselines.kernels.profile import variance_maps
 from convdkm.lab.baselines.kernels.source import Course, Features
 from convdkm.lab.baselines.kernels.stream import Slabs, drawn_together, read_out, run, slab_bytes
+from convdkm.layers import AveragePool
 
 SLAB, JOINED_SLAB = 1 << 18, 1 << 17
 """Numbers in a slab: enough that calls cost little, few enough that slabs stay in cache. Compiled
@@ -22,7 +25,7 @@ functions make fewer calls."""
 
 
 @dataclass(frozen=True)
-class Side:
+class Pictures:
     """Images with their variances before every nonlinearity.
 
     Attributes:
@@ -36,18 +39,18 @@ class Side:
     def __len__(self) -> int:
         return len(self.images)
 
-    def part(self, which: slice) -> Side:
+    def part(self, which: slice) -> Pictures:
         """Some of the images."""
-        return Side(self.images[which], [own[which] for own in self.maps])
+        return Pictures(self.images[which], [own[which] for own in self.maps])
 
-    def padded(self, count: int) -> Side:
+    def padded(self, count: int) -> Pictures:
         """So many images: the last one again and again after all of them."""
         which = torch.arange(count).clamp(max=len(self) - 1)
-        return Side(self.images[which], [own[which] for own in self.maps])
+        return Pictures(self.images[which], [own[which] for own in self.maps])
 
-    def flipped(self) -> Side:
+    def flipped(self) -> Pictures:
         """The mirror images; so are their variances, which need no work."""
-        return Side(self.images.flip(-1), [own.flip(-1) for own in self.maps])
+        return Pictures(self.images.flip(-1), [own.flip(-1) for own in self.maps])
 
 
 class Tiles:
@@ -87,7 +90,7 @@ class Tiles:
         self.course = Course.of(architecture)
         self.apart = self.course.pairs
         first = architecture.layers[:1]
-        patch = first[0].size ** 2 if first and isinstance(first[0], Conv) else 1
+        patch = first[0].window.count if first and isinstance(first[0], Convolution) else 1
         vectors = 3 * patch * channels * height * width * itemsize
         if self.apart:
             streamed = self._streamed_apart(itemsize)
@@ -111,7 +114,7 @@ class Tiles:
     def _streamed_apart(self, itemsize: int) -> int:
         height, width = self.space
         begun = 2 * width * height * width * itemsize
-        pools = [one.size for one in self.course.apart if isinstance(one, AveragePool)]
+        pools = [side_of(one) for one in self.course.apart if isinstance(one, AveragePool)]
         # Variances need the covariances that the first pooling leaves, all at once.
         begun += 3 * (height * width // pools[0] ** 2) ** 2 * itemsize if pools else 0
         streamed = slab_bytes(self.course.apart, self.space, itemsize, apart=True)
@@ -122,18 +125,17 @@ class Tiles:
         height, width = self.space
         for layer in self.architecture.layers:
             if isinstance(layer, AveragePool):
-                height, width = height // layer.size, width // layer.size
-            inside = Architecture("", (layer,), self.architecture.top).nonlinearities()
-            yield from ((height, width) for _ in inside)
+                height, width = height // side_of(layer), width // side_of(layer)
+            yield from ((height, width) for _ in nonlinearities((layer,)))
 
-    def side(self, images: Tensor) -> Side:
+    def side(self, images: Tensor) -> Pictures:
         """Images with their variances, found a few at a time."""
         parts = [
             variance_maps(self.architecture, part) for part in images.split(self.matched_at_once)
         ]
-        return Side(images, [torch.cat(maps) for maps in zip(*parts, strict=True)])
+        return Pictures(images, [torch.cat(maps) for maps in zip(*parts, strict=True)])
 
-    def tile(self, left: Side, right: Side) -> Tensor:
+    def tile(self, left: Pictures, right: Pictures) -> Tensor:
         """k of every left with every right image, in float64.
 
         Args:
@@ -147,13 +149,13 @@ class Tiles:
             right = right.padded(self.right)
         others = Features.of(self.architecture, right.images)
         kinds = self._kinds(Together)
-        spreads = [Spread.right(*both) for both in zip(right.maps, kinds, strict=True)]
+        sides = _right(right.maps, kinds)
         if not self.apart:
             rows = []
             for part in _steps(len(left), self.left):
                 some = left.part(part)
                 slabs = source.together(Features.of(self.architecture, some.images), others)
-                rows.append(self._finished(slabs, _roots(some.maps, spreads, kinds)))
+                rows.append(self._finished(slabs, _roots(some.maps, sides, kinds)))
             return torch.cat(rows)
         values = torch.empty((len(left), len(right)), dtype=torch.float64)
         for part in _steps(len(left), 8):
@@ -163,11 +165,11 @@ class Tiles:
                 own = [maps[index : index + 1] for maps in some.maps]
                 slabs = source.apart(vectors, index, others)
                 values[part.start + index] = self._finished(
-                    slabs, _roots(own, spreads, kinds), joined=joined
+                    slabs, _roots(own, sides, kinds), joined=joined
                 ).flatten()
         return values[:, :count]
 
-    def matched(self, left: Side, right: Side) -> Tensor:
+    def matched(self, left: Pictures, right: Pictures) -> Tensor:
         """k of each left image with the right one of the same number, ``(N,)`` in float64."""
         parts = []
         kinds = self._kinds(Matched)
@@ -175,14 +177,14 @@ class Tiles:
             some, others = left.part(step), right.part(step)
             pair = [Features.of(self.architecture, one.images) for one in (some, others)]
             begin = source.matched_apart if self.apart else source.matched_together
-            spreads = [Spread.right(*both) for both in zip(others.maps, kinds, strict=True)]
-            roots = _roots(some.maps, spreads, kinds)
+            sides = _right(others.maps, kinds)
+            roots = _roots(some.maps, sides, kinds)
             parts.append(self._finished(begin(*pair), roots).flatten())
         return torch.cat(parts)
 
     def _kinds(self, after: Geometry) -> list[Geometry]:
         """The geometry of each nonlinearity: all pairs of places, and then ``after``."""
-        total = len(list(self.architecture.nonlinearities()))
+        total = len(list(nonlinearities(self.architecture.layers)))
         count = len(list(self.course.nonlinearities_apart())) if self.apart else 0
         return [Apart if index < count else after for index in range(total)]
 
@@ -196,11 +198,15 @@ class Tiles:
         return read_out(slabs, self.architecture.top, self.top)
 
 
+def _right(maps: Sequence[Tensor], kinds: Sequence[Geometry]) -> list[Side]:
+    return [Side.of(kind.right(own)) for own, kind in zip(maps, kinds, strict=True)]
+
+
 def _roots(
-    left: Sequence[Tensor], right: Sequence[Spread], kinds: Sequence[Geometry]
+    left: Sequence[Tensor], right: Sequence[Side], kinds: Sequence[Geometry]
 ) -> Iterator[Roots]:
     for own, other, kind in zip(left, right, kinds, strict=True):
-        yield Roots(Spread.left(own, kind), other, moving=kind.moving)
+        yield Roots(Side.of(kind.left(own)), other, moving=kind.moving)
 
 
 def _steps(count: int, size: int) -> Iterator[slice]:

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.baselines.kernels.layers import (
-    Architecture,
-    AveragePool,
-    Conv,
-    Flatten,
-    Gaussian,
-    GlobalAverage,
-    Layer,
-    LocalAverage,
-    Nonlinearity,
-    Relu,
-    Residual,
-    Top,
-)
+from convdkm.exact import Convolution
+from convdkm.kernels import ArcCosine, Kernel, NormalisedGaussian
+from convdkm.lab.baselines.kernels.layers import Architecture, Layer, LocalAverage, Top
+from convdkm.layers import AveragePool, Flatten, GlobalAveragePool, Sequential, Skip
 
 MYRTLE = {5: (2, 1, 1), 7: (2, 2, 2), 10: (3, 3, 3)}
 """Convolutions before the first pooling, before the second and after it."""
@@ -27,13 +17,13 @@ def plain(depth: int, top: Top | None = None, *, bias_variance: float = 0.0) -> 
 
     Args:
         depth: number of convolutions.
-        top: :class:`GlobalAverage` if not given.
+        top: :class:`convdkm.GlobalAveragePool` if not given.
         bias_variance: of every convolution.
     """
     if depth < 1:
         raise InvalidInputError(f"a network has at least one convolution, got depth={depth}")
-    top = GlobalAverage() if top is None else top
-    layers: tuple[Layer, ...] = (Conv(bias_variance=bias_variance), Relu()) * depth
+    top = GlobalAveragePool() if top is None else top
+    layers: tuple[Layer, ...] = (Convolution(3, bias_variance=bias_variance), ArcCosine()) * depth
     return Architecture(f"conv{depth}-{_short(top)}", layers, top)
 
 
@@ -44,12 +34,14 @@ def residual(blocks: int, top: Top | None = None) -> Architecture:
     """
     if blocks < 1:
         raise InvalidInputError(f"a residual network has at least one block, got blocks={blocks}")
-    top = GlobalAverage() if top is None else top
-    block = Residual((Relu(), Conv(), Relu(), Conv()))
-    return Architecture(f"res{blocks}-{_short(top)}", (Conv(), *(block,) * blocks, Relu()), top)
+    top = GlobalAveragePool() if top is None else top
+    block = Skip(Sequential(ArcCosine(), Convolution(3), ArcCosine(), Convolution(3)))
+    return Architecture(
+        f"res{blocks}-{_short(top)}", (Convolution(3), *(block,) * blocks, ArcCosine()), top
+    )
 
 
-def myrtle(depth: int, *, nonlinearity: Nonlinearity | None = None) -> Architecture:
+def myrtle(depth: int, *, nonlinearity: Kernel | None = None) -> Architecture:
     """Myrtle 5, 7 or 10 (Shankar et al., 2020), after the finite networks of that name.
 
     3×3 convolutions with a ReLU each, in three groups with 2×2 average pooling after each of the
@@ -58,15 +50,16 @@ def myrtle(depth: int, *, nonlinearity: Nonlinearity | None = None) -> Architect
 
     Args:
         depth: 5, 7 or 10.
-        nonlinearity: ReLU if not given; the paper's best kernels have :class:`Gaussian`.
+        nonlinearity: ReLU if not given; the paper's best kernels have
+            :class:`convdkm.NormalisedGaussian`.
     """
     if depth not in MYRTLE:
         raise InvalidInputError(f"the Myrtle networks are 5, 7 and 10 deep, got {depth}")
-    chosen = Relu() if nonlinearity is None else nonlinearity
-    first, second, third = ((Conv(), chosen) * count for count in MYRTLE[depth])
-    layers: tuple[Layer, ...] = (*first, AveragePool(), *second, AveragePool(), *third)
-    suffix = "-gaussian" if isinstance(chosen, Gaussian) else ""
-    return Architecture(f"myrtle{depth}{suffix}", layers, GlobalAverage())
+    chosen = ArcCosine() if nonlinearity is None else nonlinearity
+    first, second, third = ((Convolution(3), chosen) * count for count in MYRTLE[depth])
+    layers: tuple[Layer, ...] = (*first, AveragePool(2), *second, AveragePool(2), *third)
+    suffix = "-gaussian" if isinstance(chosen, NormalisedGaussian) else ""
+    return Architecture(f"myrtle{depth}{suffix}", layers, GlobalAveragePool())
 
 
 def _short(top: Top) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from convdkm.lab.baselines.methods import NAMES, Method
-from convdkm.lab.studies.comparison.results import Comparison, Row, SizeTable
-from convdkm.lab.studies.figures.style import LINE, explain, figure
+from convdkm.lab.studies.comparison.results import Results
+from convdkm.lab.studies.comparison.table import Row, SizeTable
 from convdkm.lab.studies.statistics import Summary
+from convdkm.lab.studies.style import entitle, explain, figure
 
 SHAPES = "osD^vPX*<"
 """Of marks, which are hollow for the first methods and full for the others: none has two."""
@@ -66,25 +66,25 @@ def look(method: Method) -> dict[str, Any]:
     return {**line, **fill, "marker": SHAPES[shape]}
 
 
-def draw(comparison: Comparison, folder: Path) -> list[Path]:
+def draw(results: Results, folder: Path) -> list[Path]:
     """Write the figures as PNG; the files written."""
-    found = curves(comparison.tables())
+    found = curves(results.tables())
     if not found:
         return []
     written = []
     if len({size for curve in found for size in curve.sizes}) > 1:
         path = folder / "accuracy-by-size.png"
         sizes = [curve.sizes for curve in found]
-        _draw(comparison, path, found, sizes, label="Training images", title="by training size")
+        _draw(results, path, found, sizes, label="Training images", title="by training size")
         written.append(path)
     path = folder / "accuracy-by-seconds.png"
     seconds = [curve.seconds for curve in found]
-    _draw(comparison, path, found, seconds, label="Seconds to fit", title="by time to fit")
+    _draw(results, path, found, seconds, label="Seconds to fit", title="by time to fit")
     return [*written, path]
 
 
 def _draw(
-    comparison: Comparison,
+    results: Results,
     path: Path,
     found: Sequence[Curve],
     places: Sequence[Sequence[float]],
@@ -110,9 +110,7 @@ def _draw(
         panel.set_xlabel(label)
         _accuracy_axis(panel, [each.mean for curve in found for each in curve.accuracies])
         explain(made, axes, 3)
-        terms = textwrap.wrap(f"{'; '.join(comparison.terms())}.", int(13 * made.get_figwidth()))
-        made.set_figheight(made.get_figheight() + LINE * len(terms))
-        made.suptitle("\n".join([f"{comparison.title}: accuracy {title}", *terms]), fontsize=9)
+        entitle(made, f"{results.title}: accuracy {title}", f"{'; '.join(results.terms())}.")
 
 
 def by_error(means: Sequence[float]) -> bool:

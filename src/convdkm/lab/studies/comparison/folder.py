@@ -1,30 +1,30 @@
 """The folder of a comparison: what is planned there, and what has come out.
 
 ``comparison.json`` says what is planned and at what scale. Below ``trials`` every trial has a file
-of its own with its figures, or with the error of one that failed, and a log beside it.
+of its own with its figures, or with the error of one that failed, and a log beside it. Of a
+comparison that is kept for others to read, ``trials.jsonl`` holds them all, a line each.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import json
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
 from convdkm.choices import WhiteningChoice
-from convdkm.config import PositiveInt
-from convdkm.errors import InvalidInputError
+from convdkm.lab.studies import folder
 from convdkm.lab.studies.comparison.planning import Plan, PlannedTrial, merged, planned
-from convdkm.lab.studies.specification import Part
-from convdkm.storage.files import locked, read_text, write_json
+from convdkm.lab.studies.folder import Status, StudyFolder
+from convdkm.options import PositiveInt
+from convdkm.storage.files import parse_json, read_text, write_json, write_text
 
-RECORD, LOCK = "comparison.json", ".comparison.lock"
-OWN = (LOCK,)
-"""What may lie in the folder of a comparison before it is one."""
+PACKED = "trials.jsonl"
 
 
-class Scale(Part):
+class Scale(folder.Scale):
     """What all trials of a folder have in common; ``minutes`` limit the fit of each."""
 
     dataset: str
@@ -34,17 +34,8 @@ class Scale(Part):
     image_size: PositiveInt | None = None
     minutes: float | None = None
 
-    def difference(self, other: Scale) -> str:
-        """Where another scale differs, in words; empty if nowhere."""
-        mine, theirs = self.model_dump(), other.model_dump()
-        return ", ".join(
-            f"{name.replace('_', ' ')} {_words(theirs[name])} and not {_words(mine[name])}"
-            for name in mine
-            if mine[name] != theirs[name]
-        )
 
-
-class Record(Part):
+class Record(folder.Record):
     """What a folder is for: the scale, and for each method its training sizes and their seeds."""
 
     scale: Scale
@@ -54,12 +45,16 @@ class Record(Part):
         """Every trial that is planned."""
         return planned(self.plan)
 
+    def merged(self, more: Record) -> Record:
+        """The methods, sizes and seeds of either."""
+        return Record(scale=self.scale, plan=merged(self.plan, more.plan))
 
-class TrialResult(Part):
+
+class TrialResult(Status):
     """How a trial ended.
 
     Attributes:
-        state: ``finished`` or ``failed``.
+        state: ``finished`` or ``failed``; ``missing`` where it has not ended.
         error: why it failed.
         refused: it failed before any work, since it could not have been done.
         metrics: of the test images; accuracy alone where a method has no probabilities.
@@ -75,8 +70,7 @@ class TrialResult(Part):
         environment: versions, machine and commit.
     """
 
-    state: Literal["finished", "failed"]
-    error: str = ""
+    state: Literal["finished", "failed", "missing"]
     refused: bool = False
     metrics: dict[str, float] = Field(default_factory=dict)
     fit_seconds: float | None = None
@@ -92,90 +86,57 @@ class TrialResult(Part):
     environment: dict[str, Any] = Field(default_factory=dict)
 
 
-class ComparisonFolder:
+class ComparisonFolder(StudyFolder[PlannedTrial, Record]):
     """The folder of a comparison."""
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+    kind = "comparison"
+    command = "convdkm compare DATASET"
+    one_scale = "methods are compared on the same terms"
+    record = Record
 
-    @staticmethod
-    def is_one(path: str | Path) -> bool:
-        """Whether a folder holds a comparison."""
-        return (Path(path) / RECORD).is_file()
-
-    def read(self) -> Record:
-        """What is planned; an error if nothing is."""
-        if not self.is_one(self.path):
-            reason = f"has no {RECORD}" if self.path.is_dir() else "does not exist"
-            raise InvalidInputError(
-                f"{self.path} is not the folder of a comparison: it {reason}. `convdkm compare"
-                f" DATASET --output {self.path}` makes one"
-            )
-        path = self.path / RECORD
-        try:
-            return Record.model_validate_json(read_text(path))
-        except ValueError as error:
-            first = str(error).splitlines()[0]
-            raise InvalidInputError(f"{path} is damaged: {first}") from None
-
-    def check(self, scale: Scale) -> Record | None:
-        """What is planned here; an error if the folder is for another scale or another purpose."""
-        if self.is_one(self.path):
-            before = self.read()
-            if changed := scale.difference(before.scale):
-                raise InvalidInputError(
-                    f"{self.path} holds a comparison at another scale ({changed}); choose another"
-                    " --output, since methods are compared on the same terms"
-                )
-            return before
-        if self.path.is_dir() and any(each.name not in OWN for each in self.path.iterdir()):
-            raise InvalidInputError(
-                f"{self.path} is not empty and holds no comparison; choose another --output"
-            )
-        if self.path.exists() and not self.path.is_dir():
-            raise InvalidInputError(f"{self.path} is a file; a comparison needs a folder")
-        return None
-
-    def add(self, scale: Scale, plan: Plan) -> Record:
-        """Plan more here; see :meth:`check`."""
-        before = self.check(scale)
-        record = Record(scale=scale, plan=merged({} if before is None else before.plan, plan))
-        write_json(self.path / RECORD, record.model_dump(mode="json"))
-        return record
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Keep other comparisons from working here, for as long as this one does."""
-        return locked(
-            self.path / LOCK,
-            f"a comparison is being made in {self.path}",
-            "wait for it, or choose another --output",
-        )
-
-    def file(self, trial: PlannedTrial, ending: str = "json") -> Path:
+    def file(self, planned: PlannedTrial, ending: str = "json") -> Path:
         """The file of a trial: its result, or with another ending what lies beside it."""
-        return self.path / "trials" / f"{trial.place}.{ending}"
+        return self.path / "trials" / f"{planned.place}.{ending}"
 
-    def images(self, size: int, seed: int) -> Path:
-        """Where the images of trials are kept while they run."""
-        return self.path / "images" / f"train-{size}-seed-{seed}.safetensors"
+    def images(self, trial: PlannedTrial) -> Path:
+        """Where the images of a trial, and of all with its size and seed, are kept meanwhile."""
+        return self.path / "images" / f"train-{trial.size}-seed-{trial.seed}.safetensors"
 
-    def result(self, trial: PlannedTrial) -> TrialResult | None:
-        """How a trial ended; None where it has not, or its file is damaged."""
+    def status(self, planned: PlannedTrial) -> TrialResult:
+        """How a trial ended; ``missing`` where it has not, or its file is damaged."""
         try:
-            text = read_text(self.file(trial))
-            return TrialResult.model_validate_json(text)
+            return TrialResult.model_validate_json(read_text(self.file(planned)))
         except (OSError, ValueError):
-            return None
+            return self._packed.get(planned.place, TrialResult(state="missing"))
 
     def write(self, trial: PlannedTrial, result: TrialResult) -> None:
         """Keep how a trial ended."""
         write_json(self.file(trial), result.model_dump(mode="json"))
 
-    def finished(self, trial: PlannedTrial) -> bool:
-        """Whether a trial needs no more work."""
-        result = self.result(trial)
-        return result is not None and result.state == "finished"
+    def pack(self) -> Path:
+        """Put the results of all trials into one file in place of their own; the file."""
+        trials = self.read().trials()
+        found = {trial.place: self.status(trial) for trial in trials}
+        self._packed = {place: each for place, each in found.items() if each.state != "missing"}
+        lines = [
+            json.dumps({"trial": place} | result.model_dump(mode="json", exclude_defaults=True))
+            for place, result in self._packed.items()
+        ]
+        write_text(self.path / PACKED, "\n".join(lines) + "\n")
+        for trial in trials:
+            self.file(trial).unlink(missing_ok=True)
+        return self.path / PACKED
 
-
-def _words(value: object) -> str:
-    return "unset" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    @cached_property
+    def _packed(self) -> dict[str, TrialResult]:
+        """Results that are in one file, by the places of trials; without damaged lines."""
+        found = {}
+        path = self.path / PACKED
+        for line in read_text(path).splitlines() if path.is_file() else ():
+            try:
+                content = parse_json(line)
+                place = content.pop("trial")
+                found[place] = TrialResult.model_validate(content)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                continue
+        return found

@@ -2,128 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from convdkm.lab.baselines.methods import Method, method
 from convdkm.lab.baselines.setting import Setting
 from convdkm.lab.studies.comparison.folder import ComparisonFolder, Record, TrialResult
 from convdkm.lab.studies.comparison.planning import PlannedTrial
-from convdkm.lab.studies.planning import counted
-from convdkm.lab.studies.results import dataset_title
-from convdkm.lab.studies.specification import Published, category
+from convdkm.lab.studies.comparison.table import Claim, Row, SizeTable
+from convdkm.lab.studies.comparison.trial import METRICS
+from convdkm.lab.studies.folder import counted
 from convdkm.lab.studies.statistics import Summary, similar_to_best
+from convdkm.lab.studies.sweeps.specification import category
+from convdkm.lab.studies.sweeps.table import dataset_title
 
 BOLD = ("accuracy", "log_likelihood")
-METRICS = (*BOLD, "ece", "brier")
 MEBI = 2**20
 PUBLISHED_ON = "cifar10"
 
 
-@dataclass(frozen=True)
-class Claim:
-    """A figure of the paper's Table 3, and whose it is."""
-
-    label: str
-    source: str
-    accuracy: Published
-
-
-@dataclass(frozen=True)
-class Row:
-    """A method at one training size.
-
-    Attributes:
-        method: which.
-        label: what it is called here.
-        metrics: by name, over the finished seeds; accuracies in per cent. Without those that the
-            method does not have.
-        fit_seconds: mean over seeds; None where none is finished.
-        whole_fit: whether that is all of the time: not if every seed was begun again after a kill.
-        predict_seconds: for a thousand test images.
-        memory: in MiB, beyond what the process held before the fit.
-        peak: in MiB, of the process.
-        parameters: numbers learned.
-        planned, failed: seeds.
-        bold: metrics in which it is the best, or not significantly worse.
-        published: what Table 3 says of it.
-    """
-
-    method: Method
-    label: str
-    metrics: Mapping[str, Summary]
-    fit_seconds: float | None
-    whole_fit: bool
-    predict_seconds: float | None
-    memory: float | None
-    peak: float | None
-    parameters: float | None
-    planned: int
-    failed: int
-    bold: frozenset[str] = frozenset()
-    published: tuple[Claim, ...] = ()
-
-    @property
-    def accuracy(self) -> Summary | None:
-        """Of the test images, in per cent."""
-        return self.metrics.get("accuracy")
-
-    @property
-    def state(self) -> str:
-        """``failed`` or ``missing`` where no seed is there; ``2 of 3 seeds``; empty if all are."""
-        count = 0 if self.accuracy is None else self.accuracy.count
-        if count == self.planned:
-            return ""
-        if not count:
-            return "failed" if self.failed else "missing"
-        return f"{count} of {self.planned} seeds"
-
-
-@dataclass(frozen=True)
-class SizeTable:
-    """The methods at one training size.
-
-    Attributes:
-        name: for files.
-        title: at its head.
-        size: training images.
-        rows: the methods.
-        terms: on what terms they were compared, in sentences.
-        notes: what is missing and why, and what else is to be said.
-    """
-
-    name: str
-    title: str
-    size: int
-    rows: tuple[Row, ...]
-    terms: tuple[str, ...]
-    notes: tuple[str, ...]
-
-    @property
-    def claims(self) -> bool:
-        """Whether anything is published of these methods on this data."""
-        return any(row.published for row in self.rows)
-
-
-@dataclass
-class Comparison:
+class Results:
     """The trials of a comparison, read once.
 
     Args:
         path: folder of the comparison.
     """
 
-    path: Path
-    folder: ComparisonFolder = field(init=False)
-    record: Record = field(init=False)
-    results: dict[PlannedTrial, TrialResult] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.folder = ComparisonFolder(self.path)
-        self.record = self.folder.read()
-        found = {trial: self.folder.result(trial) for trial in self.record.trials()}
-        self.results = {trial: each for trial, each in found.items() if each is not None}
+    def __init__(self, path: str | Path) -> None:
+        self.folder = ComparisonFolder(path)
+        self.record: Record = self.folder.read()
+        found = {trial: self.folder.status(trial) for trial in self.record.trials()}
+        self.results = {trial: each for trial, each in found.items() if each.state != "missing"}
 
     @property
     def sizes(self) -> list[int]:
@@ -161,11 +72,13 @@ class Comparison:
             self._row(name, size) for name in self.record.plan if size in self.record.plan[name]
         ]
         for metric in BOLD:
-            summaries = {
-                row.method.name: row.metrics[metric] for row in rows if metric in row.metrics
-            }
-            best = similar_to_best(summaries)
-            rows = [_with_bold(row, metric) if row.method.name in best else row for row in rows]
+            best = similar_to_best(
+                {row.method.name: row.metrics[metric] for row in rows if metric in row.metrics}
+            )
+            rows = [
+                replace(row, bold=row.bold | {metric}) if row.method.name in best else row
+                for row in rows
+            ]
         return SizeTable(
             f"train-{size}",
             f"{self.title}: {size:,} training images",
@@ -178,27 +91,30 @@ class Comparison:
     def _row(self, name: str, size: int) -> Row:
         scale = self.record.scale
         made, seeds = method(name), self.record.plan[name][size]
-        found = [self.results.get(PlannedTrial(name, size, seed)) for seed in range(seeds)]
-        done = [each for each in found if each is not None and each.state == "finished"]
+        trials = [PlannedTrial(name, size, seed) for seed in range(seeds)]
+        found = [self.results[trial] for trial in trials if trial in self.results]
+        done = [each for each in found if each.state == "finished"]
         whole = [each for each in done if not each.resumed]
-        per_thousand = [
-            1000 * each.predict_seconds / each.test_images
-            for each in done
-            if each.predict_seconds is not None and each.test_images
-        ]
+        summaries = {metric: Summary.over(done, metric) for metric in METRICS}
         return Row(
             made,
             made.title(flip=Setting(scale.dataset, preset=scale.preset).flip),
-            _summaries([each.metrics for each in done]),
+            {metric: each for metric, each in summaries.items() if each is not None},
             _mean([each.fit_seconds for each in whole or done]),
             bool(whole) or not done,
-            _mean(per_thousand),
-            _scaled(_mean([each.added_memory for each in done])),
-            _scaled(_mean([each.peak_memory for each in done])),
+            _mean(
+                [
+                    1000 * each.predict_seconds / each.test_images
+                    for each in done
+                    if each.predict_seconds is not None and each.test_images
+                ]
+            ),
+            _mean([each.added_memory for each in done], MEBI),
+            _mean([each.peak_memory for each in done], MEBI),
             _mean([each.parameters for each in done]),
             seeds,
-            sum(each is not None and each.state == "failed" for each in found),
-            published=claims(made) if scale.dataset == PUBLISHED_ON else (),
+            len(found) - len(done),
+            claims(made) if scale.dataset == PUBLISHED_ON else (),
         )
 
     def _notes(self, size: int, rows: Sequence[Row]) -> Iterator[str]:
@@ -276,33 +192,12 @@ def _version(result: TrialResult) -> str:
     return str(git.get("commit") or packages.get("convdkm"))[:10]
 
 
-def _with_bold(row: Row, metric: str) -> Row:
-    return replace(row, bold=row.bold | {metric})
-
-
-def _summaries(metrics: Sequence[Mapping[str, float]]) -> dict[str, Summary]:
-    found = {}
-    for name in METRICS:
-        factor = 100 if name == "accuracy" else 1
-        summary = Summary.of([factor * each[name] for each in metrics if name in each])
-        if summary is not None:
-            found[name] = summary
-    return found
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
+def _mean(values: Sequence[float | None], unit: float = 1) -> float | None:
     there = [value for value in values if value is not None]
-    return sum(there) / len(there) if there else None
-
-
-def _scaled(count: float | None) -> float | None:
-    return None if count is None else count / MEBI
+    return sum(there) / len(there) / unit if there else None
 
 
 def _named(results: Mapping[PlannedTrial, TrialResult], flag: str) -> list[str]:
     """Methods of which a trial has a flag, with how many."""
-    counts: dict[str, int] = {}
-    for trial, each in results.items():
-        if getattr(each, flag):
-            counts[trial.method] = counts.get(trial.method, 0) + 1
+    counts = Counter(trial.method for trial, each in results.items() if getattr(each, flag))
     return [f"{name} ({counted(count, 'seed')})" for name, count in counts.items()]

@@ -11,13 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from convdkm.errors import InvalidInputError
+from convdkm.lab.baselines.kernels.progress import duration
 from convdkm.lab.baselines.methods import method
 from convdkm.lab.baselines.setting import Setting
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from convdkm.lab.baselines.base import Baseline
     from convdkm.lab.studies.comparison.folder import TrialResult
     from convdkm.lab.studies.comparison.images import Split
+
+
+METRICS = ("accuracy", "log_likelihood", "ece", "brier")
 
 
 @dataclass(frozen=True)
@@ -61,7 +68,6 @@ class TrialTask:
 
     def _measured(self, split: Split) -> TrialResult:
         from convdkm.lab.studies.comparison.folder import TrialResult
-        from convdkm.lab.studies.comparison.judging import figures
         from convdkm.lab.studies.comparison.measuring import forget_peak, memory_now, peak_memory
         from convdkm.training.environment import environment
 
@@ -69,7 +75,8 @@ class TrialTask:
         baseline = method(self.method).build(self.setting)
         baseline.minutes, baseline.tell = self.minutes, notes.add
         baseline.foresee(split.train_images, split.train_labels)
-        self._foresee_predictions(baseline, split)
+        if self.minutes is not None:
+            check_time(baseline, split.train_images, len(split.test_images), self.minutes)
         resumed = self.setting.folder is not None and any(self.setting.folder.glob("block-*.npy"))
         forget_peak()
         before, start = memory_now(), time.perf_counter()
@@ -94,12 +101,45 @@ class TrialTask:
             environment=environment(),
         )
 
-    def _foresee_predictions(self, baseline: Baseline, split: Split) -> None:
-        """Raise where predicting the test images is known to take longer than is allowed."""
-        from convdkm.lab.studies.comparison.foreseeing import check_time
 
-        if self.minutes is not None:
-            check_time(baseline, split.train_images, len(split.test_images), self.minutes)
+def check_time(baseline: Baseline, images: Tensor, predicted: int, minutes: float) -> None:
+    """Raise where predictions are known to take longer than ``minutes``."""
+    expected = baseline.expected_seconds(images, predicted)
+    if expected is None or expected[1] <= 60 * minutes:
+        return
+    fits = int(predicted * 60 * minutes / expected[1])
+    raise InvalidInputError(
+        f"predicting {predicted:,} test images takes about {duration(expected[1])}, more than the"
+        f" {minutes:g} min allowed; use --test-size {fits} or less, fewer training images, or more"
+        " time (--budget)"
+    )
+
+
+def figures(
+    probabilities: Tensor | None, predicted: Tensor | None, labels: Tensor
+) -> dict[str, float]:
+    """Of predictions of labels: by probabilities, or where there are none the accuracy alone.
+
+    Raises:
+        NumericalError: probabilities are not finite.
+    """
+    import torch
+
+    from convdkm.errors import NumericalError
+    from convdkm.prediction import ClassPrediction
+    from convdkm.training.metrics import classification_metrics
+
+    if probabilities is None:
+        assert predicted is not None
+        return {"accuracy": float((predicted.cpu() == labels).double().mean())}
+    values = probabilities.detach().double().cpu()
+    bad = int((~values.isfinite()).any(1).sum())
+    if bad:
+        raise NumericalError(f"the probabilities of {bad} of {len(values)} images are not finite")
+    log_probs = values.clamp(min=torch.finfo(values.dtype).tiny).log()
+    nothing = torch.zeros_like(log_probs)
+    found = classification_metrics(ClassPrediction(nothing, nothing, log_probs, None), labels)
+    return {name: found[name] for name in METRICS}
 
 
 class _Notes:

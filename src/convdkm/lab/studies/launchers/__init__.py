@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from convdkm.config import nearest
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.launchers.base import Launcher, Outcome, Resources, Task
+from convdkm.options import nearest
 
 __all__ = ["LAUNCHERS", "Launcher", "Outcome", "Resources", "Task", "make_launcher"]
 

@@ -13,14 +13,15 @@ import sys
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from convdkm.errors import ConvDKMError, InvalidInputError
 
-Status = Literal["done", "failed", "lost", "stopped"]
+Status = Literal["done", "failed", "lost", "stopped", "refused"]
 Stop = Callable[[], bool]
 
 _stop = threading.Event()
@@ -58,8 +59,9 @@ class Outcome:
 
     Attributes:
         name: of the task.
-        status: ``done``, ``failed`` (it raised an error), ``lost`` (its workers died, each time) or
-            ``stopped`` (it was asked to).
+        status: ``done``, ``failed`` (it raised an error), ``lost`` (its workers died, each time),
+            ``stopped`` (it was asked to) or ``refused`` (it was not begun, since it cannot be
+            done).
         value: what it returned.
         error: what went wrong, in one line.
         attempts: how often it was begun.
@@ -104,13 +106,31 @@ class Launcher(ABC):
         """How many tasks run at a time; None if that is not known here."""
 
     @abstractmethod
-    def run(self, tasks: Sequence[Task], stop: Stop = lambda: False) -> Iterator[Outcome]:
+    def run(self, tasks: Iterable[Task], stop: Stop = lambda: False) -> Iterator[Outcome]:
         """Run tasks, and yield their outcomes as they end.
 
         Args:
-            tasks: with different names.
+            tasks: with different names; each is asked for when there is room for it.
             stop: asked now and then whether to stop; tasks under way are then told to.
         """
+
+
+class Queue:
+    """Tasks that wait: new ones first, then those that were lost."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self._new, self._again = iter(tasks), deque[tuple[Task, int]]()
+
+    def take(self) -> tuple[Task, int] | None:
+        """The next task, and the number of this attempt; None if none waits."""
+        task = next(self._new, None)
+        if task is not None:
+            return task, 1
+        return self._again.popleft() if self._again else None
+
+    def put_back(self, task: Task, attempt: int) -> None:
+        """Let a task be begun again."""
+        self._again.append((task, attempt + 1))
 
 
 def execute(task: Task, threads: int | None = None) -> Outcome:

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
@@ -18,6 +18,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.launchers.base import (
     Launcher,
     Outcome,
+    Queue,
     Resources,
     Stop,
     Task,
@@ -62,19 +63,20 @@ class LocalLauncher(Launcher):
     def at_once(self) -> int:
         return len(self.slots)
 
-    def run(self, tasks: Sequence[Task], stop: Stop = lambda: False) -> Iterator[Outcome]:
-        waiting = deque((task, 1) for task in tasks)
+    def run(self, tasks: Iterable[Task], stop: Stop = lambda: False) -> Iterator[Outcome]:
+        waiting = Queue(tasks)
         free, running = deque(self.slots), list[_Worker]()
         asked = False
         try:
-            while running or (waiting and not asked):
+            while True:
                 if not asked and stop():
                     asked = True
                     for worker in running:
                         worker.ask_to_stop()
-                while waiting and free and not asked:
-                    task, attempt = waiting.popleft()
-                    running.append(_Worker(task, attempt, free.popleft(), self.threads))
+                while free and not asked and (taken := waiting.take()) is not None:
+                    running.append(_Worker(*taken, free.popleft(), self.threads))
+                if not running:
+                    return
                 wait([each for worker in running for each in worker.signs()], POLL_SECONDS)
                 for worker in running:
                     worker.listen()
@@ -85,7 +87,7 @@ class LocalLauncher(Launcher):
                     if asked and outcome.status == "lost":
                         outcome = replace(outcome, status="stopped", error="")
                     if outcome.status == "lost" and worker.attempt <= self.retries and not asked:
-                        waiting.append((worker.task, worker.attempt + 1))
+                        waiting.put_back(worker.task, worker.attempt)
                     else:
                         yield outcome
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from convdkm.lab.studies.launchers.base import (
@@ -53,7 +53,7 @@ class RayLauncher(Launcher):
     def at_once(self) -> int | None:
         return None
 
-    def run(self, tasks: Sequence[Task], stop: Stop = lambda: False) -> Iterator[Outcome]:
+    def run(self, tasks: Iterable[Task], stop: Stop = lambda: False) -> Iterator[Outcome]:
         ray = self._ray
         own = not ray.is_initialized()
         if own:
@@ -65,7 +65,7 @@ class RayLauncher(Launcher):
             if own:
                 ray.shutdown()
 
-    def _follow(self, tasks: Sequence[Task], stop: Stop) -> Iterator[Outcome]:
+    def _follow(self, tasks: Iterable[Task], stop: Stop) -> Iterator[Outcome]:
         ray, given = self._ray, self.resources
         cpus = given.cpus or 1
         remote = ray.remote(

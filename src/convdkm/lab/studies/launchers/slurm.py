@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.launchers.base import (
     Launcher,
     Outcome,
+    Queue,
     Resources,
     Stop,
     Task,
@@ -80,24 +80,26 @@ class SlurmLauncher(Launcher):
     def at_once(self) -> int | None:
         return self.jobs
 
-    def run(self, tasks: Sequence[Task], stop: Stop = lambda: False) -> Iterator[Outcome]:
-        waiting = deque((task, 1) for task in tasks)
+    def run(self, tasks: Iterable[Task], stop: Stop = lambda: False) -> Iterator[Outcome]:
+        waiting, most = Queue(tasks), self.jobs or math.inf
         queued = dict[str, tuple[Any, Task, int]]()
         try:
-            while waiting or queued:
+            while True:
                 if stop():
                     yield from (Outcome(name, "stopped") for name in queued)
                     return
-                while waiting and len(queued) < (self.jobs or len(tasks)):
-                    task, attempt = waiting.popleft()
+                while len(queued) < most and (taken := waiting.take()) is not None:
+                    task, attempt = taken
                     job = self._executor.submit(Requeued(task, self.resources.cpus or 1))
                     queued[task.name] = (job, task, attempt)
+                if not queued:
+                    return
                 ended = [name for name, (job, _, _) in queued.items() if job.done()]
                 for name in ended:
                     job, task, attempt = queued.pop(name)
                     outcome = replace(_outcome(name, job), attempts=attempt)
                     if outcome.status == "lost" and attempt <= self.resources.retries:
-                        waiting.append((task, attempt + 1))
+                        waiting.put_back(task, attempt)
                     else:
                         yield outcome
                 if not ended:

@@ -1,0 +1,66 @@
+"""What a user names: the settings of a run, or the folder of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from convdkm.checks import check_choice
+from convdkm.cli.output import warn
+from convdkm.config import RunConfig
+from convdkm.data.registry import checked_dataset
+from convdkm.errors import InvalidInputError
+from convdkm.presets import default_for
+from convdkm.presets import preset as preset_of
+from convdkm.storage.text import named_path
+from convdkm.storage.yaml_file import read_yaml
+
+if TYPE_CHECKING:
+    from convdkm.training.run import Run
+
+
+def resolve(
+    dataset: str | None, preset: str | None, config: Path | None, options: Mapping[str, Any]
+) -> tuple[RunConfig, str]:
+    """The configuration, and the preset's name: preset, then file, then flags."""
+    from_file = {} if config is None else read_yaml(config)
+    in_file = from_file.pop("preset", None)
+    section = from_file.get("data")
+    in_section = section.get("dataset") if isinstance(section, Mapping) else None
+    named = dataset or from_file.get("dataset") or in_section or "digits"
+    name = checked_dataset(str(named))
+    preset = str(preset or in_file or default_for(name))
+    settings = preset_of(preset).config(name)
+    settings = settings.updated({**from_file, "dataset": name}, str(config))
+    settings = settings.updated({**options, "dataset": name})
+    if settings.data.data_dir is not None:
+        place = named_path(settings.data.data_dir).resolve()
+        settings = settings.updated({"data_dir": str(place)})
+    return settings, preset
+
+
+def given_options(texts: Iterable[str]) -> dict[str, str]:
+    """Options given as ``--set NAME=VALUE``, by their names in the configuration."""
+    given: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        name = name.removeprefix("--").replace("-", "_")
+        if not (name and equals and value):
+            raise InvalidInputError(f"--set needs NAME=VALUE, such as gram_scale=1, got {text!r}")
+        if name in given:
+            raise InvalidInputError(f"--set {name} is given twice")
+        given[name] = value
+    return given
+
+
+def open_run(folder: Path, checkpoint: str, device: str | None) -> Run:
+    """A run from its folder; a damaged checkpoint is reported."""
+    from convdkm.training.checkpoint import Which
+    from convdkm.training.run import Run
+
+    check_choice("--checkpoint", checkpoint, Which)
+    run = Run.open(folder, checkpoint, device=device)  # type: ignore[arg-type]
+    if run.warning is not None:
+        warn(run.warning)
+    return run

@@ -1,0 +1,13 @@
+from .base import Baseline as Baseline
+from .ckn import SupervisedCKN as SupervisedCKN
+from .ckn import UnsupervisedCKN as UnsupervisedCKN
+from .cnn import CNN as CNN
+from .gp import ConvolutionalGP as ConvolutionalGP
+from .gp import DeepConvolutionalGaussianProcess as DeepConvolutionalGaussianProcess
+from .kernel_regression import KernelRegression as KernelRegression
+from .kernels import NNGPKernel as NNGPKernel
+from .machine import InducingNNGP as InducingNNGP
+from .machine import Machine as Machine
+from .methods import Method as Method
+from .methods import method as method
+from .setting import Setting as Setting

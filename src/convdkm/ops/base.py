@@ -1,0 +1,205 @@
+r"""What an operation is, and the plan of a layer: its map of the data blocks.
+
+Because operations are values, neighbours can be merged before any data is seen: one that begins
+with a left-multiplication of :math:`G_{it}` gives it away (:meth:`Operation.split`), and the one
+before takes it into its own weights (:meth:`Operation.premultiplied`). That is how the whitening
+:math:`L^{-1}` of a Gram layer becomes part of the convolution that precedes it. Which of them do
+their work in one go is said in :mod:`convdkm.ops.fuse`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from convdkm.errors import ConvDKMError
+from convdkm.gram import Gram
+from convdkm.numerics import left_multiply
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Blocks = tuple[Tensor, Tensor]
+"""The data blocks ``it`` and ``tt``."""
+
+BATCH_STATISTICS = (
+    "normalises by the statistics of each batch (statistics='batch'), so that a prediction depends"
+    " on its neighbours; model.calibrate(batches) and model.folded(deterministic=True) use running"
+    " averages instead"
+)
+
+MODULE = frozenset(vars(nn.Module()))
+"""Attributes that every module has."""
+_OF_TRAINING = ("ii", "kl")
+
+Module = TypeVar("Module", bound=nn.Module)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerKL:
+    r"""The regulariser of one Gram layer, :math:`D_{KL}(N(0,G_{ii}) \| N(0,K_{ii}))`, and its ν.
+
+    Attributes:
+        value: the divergence in nats, a float64 scalar.
+        nu: its weight :math:`\nu_\ell` in the objective.
+    """
+
+    value: Tensor
+    nu: float
+
+    @property
+    def weighted(self) -> Tensor:
+        r""":math:`\nu_\ell D_{KL}`; exactly zero where :math:`\nu_\ell = 0`."""
+        return self.nu * self.value if self.nu else torch.zeros_like(self.value)
+
+
+class Operation(nn.Module):
+    """A map of data with everything that is free of data worked out.
+
+    All that it is made of are its attributes: tensors, plain values (numbers, text, tuples of them)
+    and modules. In training the tensors have gradients; :meth:`frozen` makes them constants.
+
+    Attributes:
+        first: the attribute that holds a matrix which ``it`` is multiplied by before all else, or
+            None in its place; there is no such attribute by default.
+        last: the attribute that holds the matrix which ``it`` is multiplied by at the end.
+        obstacle: why it cannot be written to a file; None if it can.
+    """
+
+    first: ClassVar[str | None] = None
+    last: ClassVar[str | None] = None
+    obstacle: str | None = None
+
+    def __init__(self) -> None:
+        """Nothing: an operation is made for every step of training, and is a light object then.
+
+        Not before it is frozen does it become a module in the full sense.
+        """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if is_frozen(self):
+            super().__setattr__(name, value)
+        else:
+            vars(self)[name] = value
+
+    def but(self, **changes: Any) -> Self:
+        """The same operation with some attributes changed; for those that are not frozen."""
+        made = type(self).__new__(type(self))
+        vars(made).update({**vars(self), **changes})
+        return made
+
+    def split(self) -> tuple[Tensor, Self] | None:
+        """``(matrix, rest)`` such that this is ``it ← matrix · it`` followed by ``rest``."""
+        matrix = None if self.first is None else getattr(self, self.first)
+        return None if matrix is None else (matrix, self.but(**{str(self.first): None}))
+
+    def premultiplied(self, matrix: Tensor) -> Self | None:
+        """This followed by ``it ← matrix · it``, if that costs nothing; else None.
+
+        A vector stands for a diagonal matrix, a number for a multiple of the identity.
+        """
+        if self.last is None:
+            return None
+        value = getattr(self, self.last)
+        return self.but(**{self.last: matrix if value is None else left_multiply(matrix, value)})
+
+    def thinned(self) -> tuple[Sequence[int], Self] | None:
+        """``(strides, rest)`` if this takes every so-many-th place, and then does ``rest``."""
+        return None
+
+    def frozen(self, **changes: Any) -> Operation:
+        """The same with constants (buffers) in place of all that is learned, for prediction."""
+        return constant(self.but(**changes))
+
+
+def is_frozen(operation: Operation) -> bool:
+    """Whether an operation holds constants."""
+    return "_modules" in vars(operation)
+
+
+# What a module has besides what it is made of; here for all operations that are not frozen.
+for _name, _value in vars(nn.Module()).items():
+    setattr(Operation, _name, MappingProxyType({}) if isinstance(_value, dict) else _value)
+
+
+def constant(module: Module) -> Module:
+    """A module that nobody else changes, with buffers in place of its parameters."""
+    if isinstance(module, Operation) and not is_frozen(module):
+        own = dict(vars(module))
+        vars(module).clear()
+        nn.Module.__init__(module)
+        for name, value in own.items():
+            if name not in _OF_TRAINING:
+                _set_constant(module, name, value)
+    for part in module.children():
+        constant(part)
+        inside = () if isinstance(part, Operation) else part.modules()
+        if any(getattr(each, "depends_on_batch", False) for each in inside):
+            module.obstacle = BATCH_STATISTICS  # type: ignore[assignment]
+    for name, parameter in list(module._parameters.items()):
+        del module._parameters[name]
+        _set_constant(module, name, parameter)
+    return module
+
+
+def _set_constant(module: nn.Module, name: str, value: Any) -> None:
+    if isinstance(value, Tensor):
+        module.register_buffer(name, value.detach().contiguous())
+    elif isinstance(value, list) and value and all(isinstance(each, nn.Module) for each in value):
+        setattr(module, name, nn.ModuleList(value))
+    else:
+        setattr(module, name, value)
+
+
+class Plan(Operation):
+    """A layer's map of the data blocks, with everything that is free of data worked out.
+
+    A subclass defines :meth:`data`. Where its attributes are tensors, plain values and modules, it
+    is written to files and exported like those of the library.
+
+    Attributes:
+        ii: the outgoing inducing block.
+        kl: the KL terms of the Gram layers inside, by name.
+    """
+
+    ii: Tensor
+    kl: dict[str, LayerKL]
+
+    def __init__(self, ii: Tensor, kl: Mapping[str, LayerKL] | None = None) -> None:
+        super().__init__()
+        self.ii = ii
+        self.kl = dict(kl or {})
+
+    def data(self, it: Tensor, tt: Tensor) -> Blocks:
+        """Map the data blocks ``it`` and ``tt``."""
+        raise NotImplementedError(f"{type(self).__name__} must define data(it, tt)")
+
+    def __call__(self, gram: Gram) -> Gram:
+        it, tt = self.data(gram.it, gram.tt)
+        return Gram(self.ii, it, tt)
+
+
+class IdentityPlan(Plan):
+    """Passes the data through."""
+
+    def data(self, it: Tensor, tt: Tensor) -> Blocks:
+        return it, tt
+
+
+@contextmanager
+def part(index: int) -> Iterator[None]:
+    """An error inside the block is of a later part of a fused operation, so many after the first.
+
+    :func:`convdkm.errors.located` knows the layer that each part comes from.
+    """
+    try:
+        yield
+    except ConvDKMError as error:
+        error.part += index
+        raise

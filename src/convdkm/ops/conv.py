@@ -1,0 +1,149 @@
+r"""Operations that are linear: the convolution, the mixing of inducing points, the first Gram."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from convdkm.choices import Border
+from convdkm.gram import INDUCING_DTYPE
+from convdkm.numerics import left_multiply, mix
+from convdkm.ops.base import Blocks, Operation, Plan, part
+from convdkm.ops.inducing import cast_product
+from convdkm.ops.norm import NormPlan
+from convdkm.ops.window import Window
+from convdkm.runtime.maps import mean_squares
+
+
+def window_variance(window: Window, tt: Tensor, border: Border) -> Tensor:
+    r"""Γ_tt: the mean of the variances in each window (appendix B.3).
+
+    ``border="zero"`` divides by all D places, those outside the image counting as zero, as the
+    paper's Γ does; ``"inside"`` divides by the number of places inside, as the published runs did.
+    """
+    return window.mean(tt, inside=border == "inside")
+
+
+class ConvPlan(Plan):
+    """Convolves ``it`` and averages ``tt``; then, maybe, scales both by one number.
+
+    The weights are a product ``left · C · times``, made when they are needed, so that every number
+    that belongs to them is multiplied with the small ``left``.
+
+    Attributes:
+        mixing: C, ``(Q, P, *size)``.
+        window, border: the geometry, see :class:`convdkm.Conv`.
+        times: one over the number of places; one once the weights are constants, in ``mixing``.
+        left: what the operation after has given away, a matrix, a diagonal or a number; None for
+            the identity.
+        norm: the normalisation that comes after, if it multiplies the data by one number.
+        factor: what ``tt`` is multiplied by besides; one if not given.
+    """
+
+    last = "left"
+    left: Tensor | None
+    norm: NormPlan | None
+    factor: Tensor | None
+
+    def __init__(self, ii: Tensor, mixing: Tensor, window: Window, border: Border) -> None:
+        super().__init__(ii)
+        self.mixing, self.window, self.border = mixing, window, border
+        self.times = 1 / window.count
+        self.left, self.norm, self.factor = None, None, None
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights that ``it`` is convolved with, but for the normalisation."""
+        return self._weight(INDUCING_DTYPE, None)
+
+    def _weight(self, dtype: torch.dtype, number: Tensor | None) -> Tensor:
+        if self.left is None and number is None and self.times == 1:
+            return self.mixing.to(dtype)
+        if self.left is None or self.left.ndim == 2:
+            return cast_product(self.left, self.mixing, number, self.times, dtype)
+        factor = self.times * (self.left if number is None else self.left * number)
+        weight = left_multiply(factor, self.mixing.flatten(1))
+        return weight.reshape(-1, *self.mixing.shape[1:]).to(dtype)
+
+    def data(self, it: Tensor, tt: Tensor) -> Blocks:
+        weight, tt = self.scaled(tt, it.dtype)
+        return self.window.convolve(it, weight).to(it.dtype), tt
+
+    def scaled(
+        self, tt: Tensor, dtype: torch.dtype, slope: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The weights ``· slope``, and the outgoing variances, with the normalisation's number."""
+        tt = window_variance(self.window, tt, self.border)
+        tt = tt if self.factor is None else tt * self.factor
+        number: Tensor | None = None
+        if self.norm is not None:
+            with part(1):
+                number = self.norm.norm.factor(tt)
+        if number is None:
+            return self._weight(dtype, slope), tt
+        wide = number.to(INDUCING_DTYPE)
+        factor = wide if slope is None else slope * wide
+        return self._weight(dtype, factor), tt * number.square()
+
+    def thinned(self) -> tuple[Sequence[int], ConvPlan] | None:
+        window = self.window
+        if not window.is_point or set(window.stride) == {1}:
+            return None
+        return window.stride, self.but(window=replace(window, stride=(1,) * window.ndim))
+
+    def number(self) -> Tensor | None:
+        """That of a normalisation that is constant; None if it is one."""
+        with part(1):
+            return None if self.norm is None else self.norm.number()
+
+    def frozen(self, **changes: Any) -> Operation:
+        if self.norm is None or self.norm.is_constant:
+            number = self.number()
+            changes |= {"left": None, "norm": None, "times": 1.0}
+            changes["mixing"] = self._weight(INDUCING_DTYPE, number)
+            if number is not None:
+                changes["factor"] = number.square()
+        return super().frozen(**changes)
+
+
+class MixPlan(Plan):
+    """``it ← matrix · it``; the variances pass through."""
+
+    last = "matrix"
+
+    def __init__(self, ii: Tensor, matrix: Tensor) -> None:
+        super().__init__(ii)
+        self.matrix = matrix
+
+    def data(self, it: Tensor, tt: Tensor) -> Blocks:
+        return mix(self.matrix, it), tt
+
+
+class PatchesPlan(Operation):
+    """The first data blocks from images: the Gram of their patches with inducing patches.
+
+    Attributes:
+        weight: inducing patches over the number of their entries, ``(P, channels, *size)``.
+        window, border: the geometry, see :class:`convdkm.PatchInput`.
+    """
+
+    def __init__(self, weight: Tensor, window: Window, border: Border) -> None:
+        self.weight, self.window, self.border = weight, window, border
+
+    def data(self, inputs: Tensor) -> Blocks:
+        it = self.window.convolve(inputs, self.weight.to(inputs.dtype))
+        return it, window_variance(self.window, mean_squares(inputs), self.border)
+
+
+class VectorsPlan(Operation):
+    """The first data blocks from vectors; ``weight``: inducing vectors over their length."""
+
+    def __init__(self, weight: Tensor) -> None:
+        self.weight = weight
+
+    def data(self, inputs: Tensor) -> Blocks:
+        return inputs @ self.weight.T.to(inputs.dtype), inputs.square().mean(1)

@@ -1,0 +1,214 @@
+r"""Learned Gram matrices and centring: projections of the data blocks.
+
+With whitened coordinates V, :math:`U = Q^T V - u` and a factor F,
+
+.. math:: G_{it} = F U, \qquad g_{tt} = \max(k_{tt} - |V|^2, 0) + |U|^2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from convdkm.numerics import eigenvectors, explained, mix
+from convdkm.ops.base import Blocks, LayerKL, Operation, Plan, part
+from convdkm.ops.norm import NormPlan
+from convdkm.ops.predicted import Number, predicted, roots_and_shift
+from convdkm.ops.synchronise import batch_mean
+from convdkm.runtime.compiled import diagonal_variance
+from convdkm.runtime.elementwise import engine
+from convdkm.runtime.maps import as_rows
+
+
+def inducing_mean(it: Tensor) -> Tensor:
+    """Mean over images and places, ``(P_i,)``."""
+    return batch_mean(it, (0, *range(2, it.ndim)))
+
+
+class CentrePlan(Plan):
+    """With U = F⁻¹G_it: ``G_it ← F(U − Ū)`` and ``g_tt ← (g_tt − |U|²) + |U − Ū|²``.
+
+    Attributes:
+        centre: the layer that gives Ū.
+        is_plain: whether the layer does that as the library's own does.
+        whitening: F⁻¹; None once the operation before has taken it over.
+        factor: F, times what the operations after have given away.
+    """
+
+    first, last = "whitening", "factor"
+
+    whitening: Tensor | None
+
+    def __init__(
+        self, ii: Tensor, centre: Any, whitening: Tensor, factor: Tensor, *, is_plain: bool = False
+    ) -> None:
+        super().__init__(ii)
+        self.centre, self.whitening, self.factor = centre, whitening, factor
+        self.is_plain = is_plain
+
+    def data(self, it: Tensor, tt: Tensor) -> Blocks:
+        white = it if self.whitening is None else mix(self.whitening, it)
+        mean = self.centre.mean(white.shape[1], lambda: inducing_mean(white), white.dtype)
+        centred = white - mean.reshape(-1, *(1,) * (it.ndim - 2))
+        residual = (tt - explained(white)).clamp(min=0)
+        return mix(self.factor, centred), residual + explained(centred)
+
+    def frozen(self, **changes: Any) -> Operation:
+        if not self.centre.is_constant:
+            return super().frozen(**changes)
+        shift = self.centre.constant_mean()
+        return ProjectPlan(
+            self.whitening,
+            torch.ones_like(shift),
+            self.factor,
+            shift=shift,
+            offset=-(self.factor @ shift),
+        ).frozen()
+
+
+class GramPlan(Plan):
+    r"""Predicts :math:`G_{it}` and :math:`g_{tt}` from the kernel and the learned :math:`G_{ii}`.
+
+    With V = L⁻¹K_it, Q = L⁻¹F and U = QᵀV:
+    :math:`G_{it} = F U` and :math:`g_{tt} = \max(k_{tt} - |V|^2, 0) + |U|^2`.
+
+    Centring replaces U by U − Ū; a normalisation by one number multiplies F by it.
+
+    Attributes:
+        whitening: L⁻¹; None once the operation before has taken it over.
+        spread: Q.
+        orthogonal: whether the rows of Q are orthogonal to each other.
+        factor: F, times what the operations after have given away.
+        compiled: let ``torch.compile`` make the elementwise functions.
+        centre, norm: the centring and the normalisation that follow, if any.
+    """
+
+    first, last = "whitening", "factor"
+    centre: CentrePlan | None
+    norm: NormPlan | None
+
+    def __init__(
+        self,
+        ii: Tensor,
+        kl: dict[str, LayerKL],
+        *,
+        whitening: Tensor | None,
+        spread: Tensor,
+        factor: Tensor,
+        orthogonal: bool = False,
+        compiled: bool = False,
+    ) -> None:
+        super().__init__(ii, kl)
+        self.orthogonal, self.compiled = orthogonal, compiled
+        self.whitening, self.spread, self.factor = whitening, spread, factor
+        self.centre, self.norm = None, None
+
+    def data(self, it: Tensor, tt: Tensor) -> Blocks:
+        white = it if self.whitening is None else mix(self.whitening, it)
+        shift: Tensor | None = None
+        number = Number()
+        if self.centre is not None:
+            spread = self.spread.to(white.dtype)
+            with part(1):
+                shift = self.centre.centre.mean(
+                    spread.shape[1], lambda: inducing_mean(white) @ spread, white.dtype
+                )
+        if self.norm is not None:
+            with part(self._place_of_norm):
+                number = self.norm.norm.number(tt.dtype)
+        it, tt, mean = predicted(
+            white,
+            tt,
+            self.spread,
+            self.factor,
+            orthogonal=self.orthogonal,
+            shift=shift,
+            number=number,
+            engine=engine(compiled=self.compiled),
+        )
+        if self.norm is not None and mean is not None:
+            self.norm.norm.move("running_variance", mean)
+        return it, tt
+
+    @property
+    def _place_of_norm(self) -> int:
+        """Which part of this operation the normalisation is."""
+        return 1 if self.centre is None else 2
+
+    def constant(self) -> tuple[Tensor | None, Operation]:
+        r"""Constants, and a matrix that ``it`` is to be multiplied by before.
+
+        V is turned by the eigenvectors E of :math:`QQ^T = E\Sigma^2E^T` where it is not yet, so
+        that :math:`|Q^TV| = |\Sigma E^TV|` takes no product of matrices.
+        """
+        live = [each for each in (self.norm, self.centre and self.centre.centre) if each]
+        if not all(each.is_constant for each in live):
+            return None, self.frozen()
+        spread, turn = self.spread, None
+        if not self.orthogonal:
+            turn = eigenvectors(spread @ spread.T).T
+            spread = turn @ spread
+            if self.whitening is not None:
+                turn = turn @ self.whitening
+        with part(1):
+            shift = None if self.centre is None else self.centre.centre.constant_mean()
+        with part(self._place_of_norm):
+            number = None if self.norm is None else self.norm.number()
+        roots, turned = roots_and_shift(spread, shift)
+        factor = self.factor if number is None else self.factor * number
+        made = ProjectPlan(
+            None if turn is not None else self.whitening,
+            roots,
+            factor @ spread.T,
+            shift=turned,
+            offset=None if shift is None else -(factor @ shift),
+            factor=None if number is None else number.square(),
+        )
+        made.compiled = self.compiled
+        return turn, made.frozen()
+
+
+class ProjectPlan(Plan):
+    r"""What a Gram layer or a centring is once all of it is constant.
+
+    .. math:: G_{it} = M V + m, \qquad
+              g_{tt} = f\left(\max(k_{tt} - |V|^2, 0) + |\Sigma V - t|^2\right)
+
+    Attributes:
+        whitening: gives V from ``it``; None if it is V.
+        roots: the diagonal of Σ.
+        matrix, offset: M and m.
+        shift: t.
+        factor: f.
+        compiled: let ``torch.compile`` make the elementwise functions.
+    """
+
+    compiled = False
+
+    def __init__(
+        self,
+        whitening: Tensor | None,
+        roots: Tensor,
+        matrix: Tensor,
+        *,
+        shift: Tensor | None = None,
+        offset: Tensor | None = None,
+        factor: Tensor | None = None,
+    ) -> None:
+        self.whitening, self.roots, self.matrix = whitening, roots, matrix
+        self.shift, self.offset, self.factor = shift, offset, factor
+
+    def data(self, it: Tensor, tt: Tensor) -> Blocks:
+        white = it if self.whitening is None else mix(self.whitening, it)
+        if torch.compiler.is_compiling():
+            column = (-1, *(1,) * (it.ndim - 2))
+            shift = None if self.shift is None else self.shift.reshape(column)
+            own, _ = diagonal_variance(white, tt, self.roots.reshape(column), shift)
+        else:
+            run = engine(compiled=self.compiled).diagonal_variance
+            own, _ = run(as_rows(white), tt.reshape(-1), self.roots, self.shift)
+            own = own.reshape(tt.shape)
+        own = own if self.factor is None else own * self.factor
+        return mix(self.matrix, white, self.offset), own

@@ -1,0 +1,371 @@
+r"""Steps of the inducing chain, each one operation whose derivative is written out.
+
+The chain works on small float64 matrices, so that what it costs is the number of operations that
+PyTorch has to start and to differentiate, not their arithmetic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from convdkm.numerics import (
+    cholesky_factor,
+    eigenvectors,
+    gradient_of_factorised,
+    inverse_of_lower,
+)
+from convdkm.ops.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
+
+if TYPE_CHECKING:
+    from jaxtyping import Float, Float64
+
+
+def noisy(ii: Float64[Tensor, "P P"], relative: float, absolute: float) -> Float64[Tensor, "P P"]:
+    r""":math:`G_{ii}` with :math:`(1+\epsilon_r) G_{xx} + \epsilon_a` on its diagonal."""
+    result: Tensor = _Noisy.apply(ii, relative, absolute)
+    return result
+
+
+class _Noisy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ii: Tensor, relative: float, absolute: float) -> Tensor:
+        ctx.relative = relative
+        result = ii.clone()
+        result.diagonal().mul_(1 + relative).add_(absolute)
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        grad = grad.clone()
+        grad.diagonal().mul_(1 + ctx.relative)
+        return grad, None, None
+
+
+def mixed(
+    weight: Float64[Tensor, "Q P *places"], ii: Float64[Tensor, "P P"]
+) -> Float64[Tensor, "Q Q"]:
+    r""":math:`\tfrac1S \sum_s C_s G_{ii} C_s^T` for weights ``(Q, P, *places)`` (Eq. 17)."""
+    result: Tensor = _Mixed.apply(weight, ii)
+    return result
+
+
+class _Mixed(torch.autograd.Function):
+    r"""K from C and a symmetric G, and with the symmetric part of its gradient
+
+    .. math:: \bar C_s = \tfrac2S \bar K C_s G, \qquad \bar G = \tfrac1S\sum_s C_s^T\bar K C_s.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ii: Tensor) -> Tensor:
+        ctx.shape = weight.shape
+        placed = weight.flatten(2).mT.contiguous()  # (Q, S, P)
+        half = placed @ ii
+        ctx.save_for_backward(placed, half)
+        result = half.flatten(1) @ placed.flatten(1).T
+        return (result + result.T).mul_(0.5 / placed.shape[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        placed, half = ctx.saved_tensors
+        grad = (grad + grad.T).mul_(0.5 / placed.shape[1])
+        by_weight = _like_weights((2 * grad @ half.flatten(1)).reshape(placed.shape), ctx.shape)
+        width = placed.shape[2]
+        pushed = (grad @ placed.flatten(1)).reshape(-1, width)
+        return by_weight, placed.reshape(-1, width).T @ pushed
+
+
+def _like_weights(placed: Tensor, shape: torch.Size) -> Tensor:
+    """From ``(Q, S, P)`` to ``(Q, P, *places)``.
+
+    A single place, too, gets the strides of a new tensor: gradients are expected to have those of
+    their parameters when several processes train.
+    """
+    return placed.mT.flatten(1).view(shape)
+
+
+class WhitenedMixing(NamedTuple):
+    r""":math:`\Gamma_{ii}`, and the mixing weights C that the data is convolved with."""
+
+    ii: Tensor
+    weight: Tensor
+
+
+def mixed_whitened(
+    weight: Float64[Tensor, "Q P *places"], ii: Float64[Tensor, "P P"]
+) -> WhitenedMixing:
+    r"""Weights relative to the incoming Gram :math:`G_{ii} = LL^T`.
+
+    With :math:`C_s = \tilde C_s L^{-1}`,
+    :math:`\tfrac1S \sum_s C_s G_{ii} C_s^T = \tfrac1S \sum_s \tilde C_s \tilde C_s^T`,
+    whatever the scales and correlations of the incoming inducing points.
+
+    Args:
+        weight: :math:`\tilde C`, ``(Q, P, *places)``.
+        ii: ``(P, P)``.
+    """
+    factor = cholesky_factor(ii.detach(), "the Gram matrix that is convolved")
+    return WhitenedMixing(*_MixedWhitened.apply(weight, ii, factor))
+
+
+class _MixedWhitened(torch.autograd.Function):
+    r"""With :math:`X = L^{-1}` and the symmetric part of :math:`\bar\Gamma`
+
+    .. math:: \bar{\tilde C}_s = \tfrac2S\bar\Gamma\tilde C_s + \bar C_s X^T, \qquad
+              \bar X = \sum_s \tilde C_s^T \bar C_s.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ii: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        inverse = inverse_of_lower(factor)
+        placed = weight.flatten(2).mT.contiguous()  # (Q, S, P)
+        ctx.shape = weight.shape
+        ctx.save_for_backward(placed, factor, inverse)
+        ctx.set_materialize_grads(False)
+        flat = placed.flatten(1)
+        gram = (flat @ flat.T).mul_(1 / placed.shape[1])
+        return gram, (placed @ inverse).mT.reshape(weight.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_gram: Tensor | None, by_mixing: Tensor | None) -> Any:
+        placed, factor, inverse = ctx.saved_tensors
+        by_placed, by_ii = torch.zeros_like(placed), None
+        if by_gram is not None:
+            pull = (by_gram + by_gram.T).mul_(1 / placed.shape[1])
+            by_placed = (pull @ placed.flatten(1)).reshape(placed.shape)
+        if by_mixing is not None:
+            given = by_mixing.flatten(2).mT  # (Q, S, P)
+            by_placed = by_placed + given @ inverse.T
+            width = placed.shape[2]
+            by_inverse = placed.reshape(-1, width).T @ given.reshape(-1, width)
+            by_ii = gradient_of_factorised(factor, inverse, None, by_inverse)
+        return _like_weights(by_placed, ctx.shape), by_ii, None
+
+
+def cast_product(
+    left: Float64[Tensor, "R Q"] | None,
+    weight: Float64[Tensor, "Q P *places"],
+    number: Float64[Tensor, ""] | None,
+    times: float,
+    dtype: torch.dtype,
+) -> Float[Tensor, "_ P *places"]:
+    """``times · number · left · weight`` in the precision of the data.
+
+    Args:
+        left: ``(R, Q)``; the identity if not given.
+        weight: ``(Q, P, *places)``.
+        number: ``()``; one if not given.
+        times: a constant.
+        dtype: of the result, ``(R, P, *places)``.
+    """
+    result: Tensor = _CastProduct.apply(left, weight, number, times, dtype)
+    return result
+
+
+class _CastProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        ctx: Any,
+        left: Tensor | None,
+        weight: Tensor,
+        number: Tensor | None,
+        times: float,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        ctx.times, ctx.number = times, 1.0 if number is None else scalar(number)
+        ctx.save_for_backward(left, weight)
+        factor = ctx.number * times
+        if left is None:
+            return (weight * factor).to(dtype)
+        product = (left * factor) @ weight.flatten(1)
+        return product.to(dtype).reshape(-1, *weight.shape[1:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        left, weight = ctx.saved_tensors
+        grad, flat = grad.flatten(1), weight.flatten(1).to(grad.dtype)
+        factor = ctx.number * ctx.times
+        by_left, by_number = None, None
+        if left is None:
+            by_weight = (grad * factor).to(weight.dtype)
+            if ctx.needs_input_grad[2]:
+                by_number = (ctx.times * (grad * flat).sum()).to(weight.dtype)
+        else:
+            # The gradient is as precise as the data, and so are products with it.
+            inner = (grad @ flat.T).to(left.dtype)
+            by_left = inner * factor
+            by_weight = ((left * factor).to(grad.dtype).T @ grad).to(weight.dtype)
+            if ctx.needs_input_grad[2]:
+                by_number = ctx.times * (inner * left).sum()
+        return by_left, by_weight.reshape(weight.shape), by_number, None, None
+
+
+class Normalised(NamedTuple):
+    """A Gram times the square of a number, and the number, ``()``."""
+
+    ii: Tensor
+    number: Tensor
+
+
+def normalised(
+    ii: Float64[Tensor, "P P"], log_scale: Float64[Tensor, ""] | None, *, by_mean: bool
+) -> Normalised:
+    r""":math:`n^2 G_{ii}` and n, which is :math:`\psi` over the root of the diagonal's mean.
+
+    Args:
+        ii: :math:`G_{ii}`.
+        log_scale: log ψ, ``()``; ψ is one if not given.
+        by_mean: divide by the mean's root; n is ψ if not.
+    """
+    return Normalised(*_Normalised.apply(ii, log_scale, by_mean))
+
+
+class _Normalised(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, ii: Tensor, log_scale: Tensor | None, by_mean: bool
+    ) -> tuple[Tensor, Tensor]:
+        number: Scalar = 1.0
+        ctx.inverse = None
+        if by_mean:
+            number = ctx.inverse = inverse_root(scalar(ii.diagonal().mean()))
+        if log_scale is not None:
+            number = number * exponential(scalar(log_scale))
+        ctx.number = number
+        ctx.save_for_backward(ii)
+        ctx.set_materialize_grads(False)
+        return ii * (number * number), as_tensor(number, ii)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_result: Tensor | None, by_number: Tensor | None) -> Any:
+        (ii,), number, inverse = ctx.saved_tensors, ctx.number, ctx.inverse
+        total: Scalar = 0.0 if by_number is None else scalar(by_number)
+        if by_result is None:
+            by_ii = torch.zeros_like(ii)
+        else:
+            total = total + 2 * number * scalar((by_result * ii).sum())
+            by_ii = by_result * (number * number)
+        by_log = total * number
+        if inverse is not None:
+            by_ii.diagonal().sub_(0.5 / len(ii) * by_log * inverse * inverse)
+        return by_ii, as_tensor(by_log, ii) if ctx.needs_input_grad[1] else None, None
+
+
+class LearnedGram(NamedTuple):
+    r"""What a Gram layer makes of the kernel :math:`K_{ii} = L L^T` and its parameters.
+
+    Attributes:
+        ii: :math:`G_{ii} = F F^T`.
+        whitening: L⁻¹, or EᵀL⁻¹ with an orthogonal E.
+        spread: Q = L⁻¹F, or EᵀQ.
+        factor: F.
+        kl: :math:`D_{KL}(N(0, G_{ii}) \| N(0, K_{ii}))`, ``()``.
+    """
+
+    ii: Tensor
+    whitening: Tensor
+    spread: Tensor
+    factor: Tensor
+    kl: Tensor
+
+
+def learned_gram(
+    kernel: Float64[Tensor, "P P"],
+    free: Float64[Tensor, "P P"],
+    log_scale: Float64[Tensor, ""] | None = None,
+    *,
+    divisor: float = 1.0,
+    whitened: bool = False,
+    turned: bool = False,
+) -> LearnedGram:
+    r"""Everything of a Gram layer that is free of data, with one backward pass for all of it.
+
+    With :math:`R = \mathrm{tril}(\text{free})\,e^{\text{log\_scale}/2}/\text{divisor}`: F = R, or
+    Q = R where it is ``whitened``. With Q lower triangular the divergence is
+    :math:`\tfrac12(|Q|^2 - P) - \sum_i\log|Q_{ii}|`.
+
+    What the machine computes from L⁻¹ and Q together does not change if both are multiplied by the
+    same orthogonal matrix. With ``turned`` they are multiplied by Eᵀ, the eigenvectors of
+    :math:`QQ^T`, after which the rows of Q are orthogonal to each other. For the gradient E counts
+    as a constant.
+    """
+    lower = cholesky_factor(kernel.detach(), "the kernel matrix K_ii")
+    return LearnedGram(
+        *_LearnedGram.apply(kernel, free, log_scale, lower, divisor, whitened, turned)
+    )
+
+
+class _LearnedGram(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        ctx: Any,
+        kernel: Tensor,
+        free: Tensor,
+        log_scale: Tensor | None,
+        lower: Tensor,
+        divisor: float,
+        whitened: bool,
+        turned: bool,
+    ) -> tuple[Tensor, ...]:
+        del kernel
+        scale: Scalar = 1 / divisor
+        if log_scale is not None:
+            scale = scale * exponential(0.5 * scalar(log_scale))
+        learned = free.tril() * scale
+        inverse = inverse_of_lower(lower)
+        spread = learned if whitened else inverse @ learned
+        factor = lower @ learned if whitened else learned
+        pivots = spread.diagonal().abs().log().sum()
+        kl = (spread.square().sum() - len(spread)).mul_(0.5).sub_(pivots)
+        ctx.whitened, ctx.scale = whitened, scale
+        turn = eigenvectors(spread @ spread.T) if turned else None
+        ctx.save_for_backward(lower, inverse, spread, factor, turn)
+        ctx.set_materialize_grads(False)
+        if turn is None:
+            return factor @ factor.T, inverse, spread, factor, kl
+        return factor @ factor.T, turn.T @ inverse, turn.T @ spread, factor, kl
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # noqa: PLR0917
+        ctx: Any,
+        by_ii: Tensor | None,
+        by_inverse: Tensor | None,
+        by_spread: Tensor | None,
+        by_factor: Tensor | None,
+        by_kl: Tensor | None,
+    ) -> Any:
+        lower, inverse, spread, factor, turn = ctx.saved_tensors
+        if turn is not None:
+            by_inverse = None if by_inverse is None else turn @ by_inverse
+            by_spread = None if by_spread is None else turn @ by_spread
+        by_spread = torch.zeros_like(spread) if by_spread is None else by_spread
+        by_factor = torch.zeros_like(factor) if by_factor is None else by_factor
+        if by_kl is not None:
+            weight = scalar(by_kl)
+            by_spread = by_spread + spread * weight
+            by_spread.diagonal().sub_(spread.diagonal().reciprocal().mul_(weight))
+        if by_ii is not None:
+            by_factor = torch.addmm(by_factor, by_ii + by_ii.T, factor)
+        by_lower = None
+        if ctx.whitened:
+            learned, by_learned = spread, torch.addmm(by_spread, lower.T, by_factor)
+            by_lower = by_factor @ spread.T
+        else:
+            learned, by_learned = factor, torch.addmm(by_factor, inverse.T, by_spread)
+            pushed = by_spread @ factor.T
+            by_inverse = pushed if by_inverse is None else by_inverse + pushed
+        by_learned = by_learned.tril()
+        by_log_scale = None
+        if ctx.needs_input_grad[2]:
+            by_log_scale = 0.5 * (by_learned * learned).sum()
+        by_kernel = gradient_of_factorised(lower, inverse, by_lower, by_inverse)
+        return by_kernel, by_learned.mul_(ctx.scale), by_log_scale, *(None,) * 4

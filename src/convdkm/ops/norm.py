@@ -1,0 +1,100 @@
+"""Scaling of a Gram: of inducing points, and of pixels by their variances or by numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from convdkm.choices import DataNorm
+from convdkm.errors import GramError
+from convdkm.numerics import inverse_root, mix
+from convdkm.ops.base import Blocks, Operation, Plan
+
+
+def own_variance(tt: Tensor, kind: DataNorm) -> Tensor:
+    """The variance of every pixel (``"local"``), or its mean over the pixel's ``"image"``."""
+    places = tuple(range(1, tt.ndim))
+    return tt.mean(places, keepdim=True) if kind == "image" and places else tt
+
+
+def pixel_factor(tt: Tensor, kind: DataNorm, shared: Tensor | None) -> Tensor | None:
+    """``shared``, over the root of a pixel's own variance if the norm is of that kind.
+
+    In a shape that broadcasts to ``(N, *space)``; None if it is one.
+    """
+    if kind not in ("image", "local"):
+        return shared
+    factor = inverse_root(own_variance(tt, kind))
+    return factor if shared is None else factor * shared
+
+
+class NormPlan(Plan):
+    """Multiplies by the factors of the inducing points, and by those of the pixels.
+
+    Attributes:
+        inducing: factors of the inducing points (or one number for all), or a matrix that took
+            them in; None if another operation has taken them over.
+        norm: the layer that gives the factors of the pixels; None once they are constants.
+        kind: the norm of pixels, where they are.
+        shared: the factor that all images share then; one if not given.
+        is_number: whether all it does to the data is to multiply ``it`` by one number, and ``tt``
+            by its square.
+    """
+
+    first = last = "inducing"
+    inducing: Tensor | None
+    shared: Tensor | None
+
+    def __init__(
+        self,
+        ii: Tensor,
+        inducing: Tensor | None = None,
+        norm: Any = None,
+        *,
+        is_number: bool = False,
+    ) -> None:
+        super().__init__(ii)
+        self.inducing, self.norm, self.is_number = inducing, norm, is_number
+        self.kind: DataNorm = "none"
+        self.shared = None
+
+    def data(self, it: Tensor, tt: Tensor) -> Blocks:
+        if self.inducing is not None:
+            it = mix(self.inducing, it)
+        if self.norm is not None:
+            scale: Tensor | None = self.norm.data_factor(tt)
+        else:
+            require_places(self.shared, tt)
+            scale = pixel_factor(tt, self.kind, self.shared)
+        if scale is None:
+            return it, tt
+        scale = scale.expand(tt.shape)
+        return it * scale.unsqueeze(1), tt * scale.square()
+
+    def premultiplied(self, matrix: Tensor) -> NormPlan | None:
+        return None if self.inducing is None else super().premultiplied(matrix)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the layer's part in the factors is known without data."""
+        return self.norm is None or self.norm.is_constant
+
+    def number(self) -> Tensor | None:
+        """The factor that all images share, where it is constant; None if it is one."""
+        found: Tensor | None = self.norm.constant_factor()
+        return found
+
+    def frozen(self, **changes: Any) -> Operation:
+        if self.norm is not None and self.is_constant:
+            changes |= {"norm": None, "kind": self.norm.data, "shared": self.number()}
+        return super().frozen(**changes)
+
+
+def require_places(values: Tensor | None, tt: Tensor) -> None:
+    """Raise unless there is one number, or one for every place of a Gram."""
+    if values is not None and values.ndim and values.shape != tt.shape[1:]:
+        raise GramError(
+            f"this layer has numbers for each of {tuple(values.shape)}, but the incoming Gram"
+            f" has {tuple(tt.shape[1:])}; were the images of another size?"
+        )

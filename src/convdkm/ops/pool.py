@@ -1,0 +1,79 @@
+r"""Operations that collapse space (appendix E)."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from convdkm.errors import GramError
+from convdkm.numerics import explained, left_multiply, mix
+from convdkm.ops.base import Blocks, Plan
+from convdkm.ops.window import Window
+
+
+class PoolPlan(Plan):
+    """Averages over windows; the variance of the average by the corrected Nyström approximation.
+
+    Attributes:
+        window: None for all places.
+        whitening: F⁻¹; None once the operation before has taken it over.
+        factor: F, times what the operations after have given away.
+    """
+
+    first, last = "whitening", "factor"
+
+    def __init__(
+        self, ii: Tensor, window: Window | None, whitening: Tensor | None, factor: Tensor
+    ) -> None:
+        super().__init__(ii)
+        self.window, self.whitening, self.factor = window, whitening, factor
+
+    def data(self, it: Tensor, tt: Tensor) -> Blocks:
+        if self.window is None:
+            require_space(it)
+        white = it if self.whitening is None else mix(self.whitening, it)
+        residual = (tt - explained(white)).clamp(min=0)
+        if self.window is None:
+            places = math.prod(tt.shape[1:])
+            pooled, own = white.flatten(2).mean(2), residual.flatten(1).sum(1) / places**2
+        else:
+            inside = self.window.counts(tt.shape[1:], tt)
+            pooled = _window_sums(self.window, white) / inside.unsqueeze(1)
+            own = self.window.sum(residual) / inside.square()
+        return mix(self.factor, pooled), explained(pooled) + own
+
+
+def require_space(it: Tensor) -> None:
+    """Raise unless a Gram has places."""
+    if it.ndim == 2:
+        raise GramError("this layer collapses space, but the incoming Gram has none left")
+
+
+def _window_sums(window: Window, maps: Tensor) -> Tensor:
+    return window.sum(maps.flatten(0, 1)).unflatten(0, (-1, maps.shape[1]))
+
+
+class FlattenPlan(Plan):
+    """A convolution whose filter is the whole image; its mean where there is no ``weight``."""
+
+    def __init__(self, ii: Tensor, weight: Tensor | None) -> None:
+        super().__init__(ii)
+        self.weight = weight
+
+    def data(self, it: Tensor, tt: Tensor) -> Blocks:
+        require_space(it)
+        if self.weight is None:
+            return it.flatten(2).mean(2), tt.flatten(1).mean(1)
+        if it.shape[1:] != self.weight.shape[1:]:
+            raise GramError(
+                f"this layer was made for places {tuple(self.weight.shape[2:])}, but the incoming"
+                f" Gram has {tuple(it.shape[2:])}; were the images of another size?"
+            )
+        return it.flatten(1) @ self.weight.flatten(1).T.to(it.dtype), tt.flatten(1).mean(1)
+
+    def premultiplied(self, matrix: Tensor) -> FlattenPlan | None:
+        if self.weight is None:
+            return None
+        weight = left_multiply(matrix, self.weight.flatten(1)).reshape(-1, *self.weight.shape[1:])
+        return self.but(weight=weight)

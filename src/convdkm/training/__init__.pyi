@@ -1,0 +1,17 @@
+from .batches import Batches as Batches
+from .build import build_model as build_model
+from .checkpoint import CheckpointError as CheckpointError
+from .checkpoint import CheckpointStore as CheckpointStore
+from .checkpoint import Progress as Progress
+from .fit import fit as fit
+from .fit import resume as resume
+from .loop import Trainer as Trainer
+from .loop import TrainingFailedError as TrainingFailedError
+from .metrics import prediction_metrics as prediction_metrics
+from .metrics import reliability as reliability
+from .run import Run as Run
+from .sinks import CsvSink as CsvSink
+from .sinks import MemorySink as MemorySink
+from .sinks import Sink as Sink
+from .sinks import TensorBoardSink as TensorBoardSink
+from .view import TerminalSink as TerminalSink
