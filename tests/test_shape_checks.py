@@ -9,7 +9,7 @@ from jaxtyping import TypeCheckError
 
 import convdkm as dkm
 from convdkm.head import HeadPlan
-from convdkm.layers import inducing
+from convdkm.ops import inducing
 from convdkm.numerics import explained, gaussian_kl, mix, whitened_kl
 
 EYE = torch.eye(3, dtype=torch.float64)
