@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -33,6 +34,7 @@ def peak_memory(action: Callable[[], object], device: torch.device = _CPU) -> in
         action()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
+    gc.collect()  # else a release of something older may fall into the trace
     events = trace(action, memory=True)
     changes = (int(event.nbytes()) for event in events if event.name() == _ALLOCATION)
     return max(accumulate(changes, initial=0))
