@@ -146,8 +146,8 @@ def test_too_few_patches_for_the_inducing_points():
 @pytest.mark.parametrize("function", [mixed, mixed_whitened])
 def test_gradients_of_weights_lie_in_memory_as_they_do(function, side):
     # Else DistributedDataParallel copies, and warns.
-    weight = torch.randn(4, 3, side, side, requires_grad=True)
-    found = function(weight, torch.eye(3))
+    weight = torch.randn(4, 3, side, side, dtype=torch.float64, requires_grad=True)
+    found = function(weight, torch.eye(3, dtype=torch.float64))
     sum(each.sum() for each in ([found] if torch.is_tensor(found) else found)).backward()
     assert weight.grad.stride() == weight.stride()
 

@@ -169,9 +169,10 @@ def test_the_arc_cosine_kernel_is_its_formula(dtype):
     blocks_of = blocks(dtype, collinear=False)
     it, ii, tt = (block.requires_grad_() for block in blocks_of)
     left, right = ii[:, None, None], tt[:, None]
-    pairs = [kernel.of(it, left, right) for kernel in (dkm.ArcCosine(), OldFormula())]
-    require_close([pairs[0][1:]], [pairs[1][1:]], dtype)
-    found, expected = (gradients(each[1:], [it, ii]) for each in pairs)
+    images = it[1:], left, right[1:]
+    pairs = [kernel.of(*images) for kernel in (dkm.ArcCosine(), OldFormula())]
+    require_close(pairs[:1], pairs[1:], dtype)
+    found, expected = (gradients(each, [it, ii]) for each in pairs)
     require_close(found, expected, dtype)
 
 
@@ -188,6 +189,13 @@ def test_the_compiled_engine_does_the_same():
     for orthogonal in (True, False):
         check_predicted(made, torch.float32, True, "scale and mean", orthogonal)
         check_predicted(made, torch.float32, False, "none", orthogonal)
+
+
+def test_a_torch_without_limits_of_its_own_compiles_all_the_same(monkeypatch):
+    assert for_rows.apart(3) in ({}, {"recompile_limit": 3, "isolate_recompiles": True})
+    monkeypatch.setattr(torch, "compile", lambda function, *, dynamic, backend: function)
+    doubled = for_rows.compiled_for_rows(lambda rows: 2 * rows)
+    assert torch.equal(doubled(torch.ones(3, 2)), torch.full((3, 2), 2.0))
 
 
 @pytest.mark.parametrize("name", ["arc-cosine", "gaussian, learned", "polynomial", "sum", "matern"])

@@ -58,7 +58,7 @@ def test_the_folder_can_be_read(kept):
     assert len(read_csv(kept.folder / "steps.csv")) == 6
     assert len(read_csv(kept.folder / "epochs.csv")) == 2
     made = json.loads((kept.folder / "environment.json").read_text())
-    assert made["packages"]["torch"] == torch.__version__
+    assert made["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert {"python", "platform", "command", "git"} <= made.keys()
 
 

@@ -152,7 +152,8 @@ class Angular(OfOneNumber):
         sides = zip(powers, (left, right), strict=True)
         one, other = (power * side.inverse.square() / 2 for power, side in sides)
         weighted = grad * rest
-        by_left, by_right = (powers[1].mT @ weighted)[0], weighted @ powers[0][:, None]
+        first, second = (power.to(weighted.dtype) for power in powers)  # autocast mixes dtypes
+        by_left, by_right = (second.mT @ weighted)[0], weighted @ first[:, None]
         by_cross = grad * slope
         if not self.degree:
             by_cross = by_cross * _inverse(left, right)

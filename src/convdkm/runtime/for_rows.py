@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -37,6 +38,16 @@ class _Use(NamedTuple):
     results: Sequence[Any]
 
 
+def apart(programs: int) -> dict[str, Any]:
+    """Options of ``torch.compile`` for so many programs of a function, counted for it alone.
+
+    An older torch knows none, and stops at 8.
+    """
+    known = inspect.signature(torch.compile).parameters
+    options = {"recompile_limit": programs, "isolate_recompiles": True}
+    return options if options.keys() <= known.keys() else {}
+
+
 def compiled_for_rows(
     function: Callable[..., Any], *, any_width: bool = False
 ) -> Callable[..., Any]:
@@ -64,8 +75,7 @@ def compiled_for_rows(
 
         return run
 
-    apart: dict[str, Any] = {"recompile_limit": PROGRAMS, "isolate_recompiles": True}
-    fast = torch.compile(function, dynamic=any_width, backend=watched, **apart)
+    fast = torch.compile(function, dynamic=any_width, backend=watched, **apart(PROGRAMS))
 
     def call(*given: Any) -> Any:
         alone = tuple(map(_detached, given))

@@ -3,7 +3,6 @@ r"""A nonlinearity and the convolution below it as one pass over slabs, by ``tor
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +13,7 @@ from convdkm.kernels import Kernel
 from convdkm.kernels.blocks import Side
 from convdkm.lab.baselines.kernels.layers import same, side_of
 from convdkm.runtime.compiled import attempted
+from convdkm.runtime.for_rows import apart
 
 OfRows = Callable[[Sequence[Tensor], Side, Side], Tensor]
 """Of the slabs of neighbouring rows ``(W, H', W', B)``, as many as the filter is high, with the
@@ -39,8 +39,7 @@ def compiled(conv: Convolution | None, kernel: Kernel, dtype: torch.dtype) -> Of
         return kernel.scaled(kernel.core(slab, left, right))
 
     def make() -> OfRows:
-        apart: dict[str, Any] = {"recompile_limit": SHAPES, "isolate_recompiles": True}
-        made: OfRows = torch.compile(of_rows, dynamic=False, **apart)
+        made: OfRows = torch.compile(of_rows, dynamic=False, **apart(SHAPES))
         slab = torch.zeros((3, 3, 3, 8), dtype=dtype)
         rows = [slab] * (1 if conv is None else side_of(conv))
         with torch.no_grad():
