@@ -14,6 +14,14 @@ from convdkm.runtime.tape import tape_under_way
 PROGRAMS = 64
 """Kinds of arguments that a function is compiled for, each for itself."""
 
+_PATCHES = {
+    "cpp.dynamic_threads": True,
+    "realize_reads_threshold": 64,
+    "realize_opcount_threshold": 1024,
+}
+"""What several results have in common is worked out again for each of them, and not written to
+memory: gradients of kernels then take a quarter to half of the time, and one map less."""
+
 
 def compile_fx(*arguments: Any, **options: Any) -> Any:
     """PyTorch's own compiler, which takes a second to import."""
@@ -57,7 +65,7 @@ def compiled_for_rows(
     uses: list[_Use] = []
 
     def watched(graph: fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
-        program: Any = compile_fx(graph, inputs, config_patches={"cpp.dynamic_threads": True})
+        program: Any = compile_fx(graph, inputs, config_patches=_PATCHES)
 
         def run(*given: Any) -> Any:
             results = program(*given)
