@@ -189,7 +189,8 @@ def test_a_preset_may_be_built_on_another():
         ({"betas": (0.8,)}, ["betas are two numbers"]),
         ({"betas": (0.8, 1.0)}, ["betas are two numbers"]),
         ({"milestones": (0.4, 40)}, ["milestones are shares of training"]),
-        ({"skip_weight": 1}, ["skip_weight", "1"]),
+        ({"skip_weight": 1.5}, ["skip_weight must be at most 1", "1.5"]),
+        ({"skip_weight": -0.5}, ["skip_weight must be at least 0", "-0.5"]),
         ({"seed": -1}, ["seed", "-1"]),
         ({"epochs": 0, "batch_size": 0}, ["epochs", "batch_size"]),
     ],
@@ -238,7 +239,8 @@ def test_options_and_defaults_are_those_of_resnet():
     shown = inspect.signature(dkm.resnet).parameters
     for name, field in MachineOptions.model_fields.items():
         assert shown[name].default == field.default, name
-        assert f"{name}: {field.description}." in dkm.resnet.__doc__
+        told = f"{name}: " if name in ("kernel", "likelihood") else f"{name}: {field.description}."
+        assert dkm.resnet.__doc__.count(f" {told}") == 1
     ours, theirs = dkm.resnet(3, 10), build_model(MachineOptions(), 3, 10)
     assert repr(ours) == repr(theirs)
     assert ours.likelihood.expectation == theirs.likelihood.expectation == "nodes"

@@ -1,5 +1,8 @@
 """Hand-written backward passes of the inducing chain, against automatic differentiation."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -229,11 +232,8 @@ def test_turning_a_learned_gram_changes_nothing(outcome, monkeypatch):
 
 def test_numbers_may_be_tensors_as_they_are_on_gpus(outcome, monkeypatch):
     by_floats = outcome()
-    for module in (
-        "layers.inducing",
-        "layers.predicted",
-    ):
-        monkeypatch.setattr(f"convdkm.{module}.scalar", lambda value: value)
+    for module in ("inducing", "predicted"):
+        monkeypatch.setattr(f"convdkm.ops.{module}.scalar", lambda value: value)
     require_same_outcome(outcome(), by_floats)
 
 
@@ -255,3 +255,13 @@ def test_autocast_puts_the_products_in_bfloat16_and_keeps_the_chain_in_float64()
     plain = folded.predict(images).probs
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(folded.predict(images).probs, plain)
+
+
+def test_one_module_alone_factorises_matrices():
+    root = Path(dkm.__file__).parent
+    machine = [root / f"{name}.py" for name in ("gram", "head", "model", "architectures")]
+    for folder in ("ops", "layers", "kernels", "likelihoods", "predicting"):
+        machine += (root / folder).glob("*.py")
+    found = re.compile(r"linalg\.(cholesky|eig|svd|qr|lu|inv|ldl)")
+    assert [path.name for path in machine if found.search(path.read_text())] == []
+    assert found.search((root / "numerics.py").read_text())

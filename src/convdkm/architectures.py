@@ -53,7 +53,6 @@ PUBLISHED: dict[str, Any] = {
 >>> model = dkm.resnet20(in_channels=3, num_classes=10, **dkm.PUBLISHED)
 """
 
-
 DEFAULTS = MachineOptions()
 
 
@@ -61,14 +60,15 @@ def _takes_options(function: Function) -> Function:
     """Show the options of a machine in the signature and the documentation of a function."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
-    fields = MachineOptions.model_fields
-    lines = [f"        {name}: {field.description}." for name, field in fields.items()]
-    for name, field in fields.items():
+    text = (function.__doc__ or "").rstrip()
+    for name, field in MachineOptions.model_fields.items():
         if name not in signature.parameters:
             keyword = inspect.Parameter.KEYWORD_ONLY
             own.append(inspect.Parameter(name, keyword, default=field.default))
+        if f" {name}: " not in text:
+            text += f"\n        {name}: {field.description}."
     function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
-    function.__doc__ = f"{(function.__doc__ or '').rstrip()}\n" + "\n".join(lines)
+    function.__doc__ = text
     return function
 
 

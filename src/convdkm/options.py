@@ -160,7 +160,7 @@ class MachineOptions(_WithKernel):
     )
     learn_gram_scale: bool = Field(False, description="learn a factor of every Gram as well")
     divide_gram: bool = Field(False, description="learn R with G_ii = R Rᵀ / P_i, not R Rᵀ")
-    skip_weight: Annotated[float, Field(gt=0, lt=1)] = Field(
+    skip_weight: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="share of the block in the convex combination of a skip"
     )
     learn_skip: bool = Field(False, description="learn that share")

@@ -125,6 +125,56 @@ def test_a_changed_kernel_is_not_folded_as_what_it_came_from(both, changed):
             predictor.require_exportable()
 
 
+def objective_and_gradient(kernel):
+    model, images = machine(kernel), torch.randn(9, 2, 6, 5, dtype=torch.float64)
+    total = model.objective(images, torch.arange(9) % 3, num_data=9).total
+    total.backward()
+    return total, model.input.inducing.grad
+
+
+@pytest.mark.parametrize("kind", [dkm.ArcCosine, dkm.NormalisedGaussian, dkm.LeakyReLU])
+def test_a_changed_function_of_the_cosine_is_used_everywhere(kind):
+    """Also where a faster form of the one that was there before would be at hand."""
+
+    def of_cosine(_, cosine):
+        return (cosine + cosine.square()) / 2
+
+    def slope(_, cosine):
+        return 0.5 + cosine
+
+    def with_slope(self, cosine):
+        return self.of_cosine(cosine), self.slope(cosine)
+
+    changes = {"of_cosine": of_cosine, "slope": slope, "with_slope": with_slope}
+    torch.manual_seed(0)
+    found = objective_and_gradient(type("Derived", (kind,), changes)())
+    torch.manual_seed(0)
+    expected = objective_and_gradient(dkm.NormalisedPolynomial((1, 1)))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+class Doubled(dkm.ArcCosine):
+    """Twice the kernel, by functions of three numbers."""
+
+    def core(self, *blocks):
+        return 2 * super().core(*blocks)
+
+    def partials(self, *blocks):
+        found = super().partials(*blocks)
+        return type(found)(*(2 * each for each in found))
+
+    def variance(self, own):
+        return 2 * super().variance(own)
+
+
+def test_a_changed_core_and_its_derivatives_are_used_everywhere():
+    torch.manual_seed(0)
+    found = objective_and_gradient(Doubled())
+    torch.manual_seed(0)
+    expected = objective_and_gradient(dkm.ArcCosine(weight_variance=2.0, learn=False))
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
 class Halved(dkm.Norm):
     """Divides the pixels by twice as much."""
 

@@ -86,11 +86,14 @@ class Doubtful(dkm.Gaussian):
     def __init__(self, outputs):
         super().__init__(outputs)
         self.doubt = nn.Parameter(torch.tensor(2.0, dtype=torch.float64))
+        self.register_buffer("more", torch.ones(outputs), persistent=False)
 
     def predict(self, marginals):
         doubt = self.doubt.to(marginals.mean.dtype)
         made = super().predict(marginals)
-        return dkm.RealPrediction(made.mean, made.variance, made.target_variance * doubt)
+        return dkm.RealPrediction(
+            made.mean, made.variance, made.target_variance * doubt + self.more
+        )
 
 
 MACHINES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch import Tensor
 from convdkm.config import Recipe
 from convdkm.errors import InvalidInputError
 from convdkm.model import DeepKernelMachine
+from convdkm.ops import window
 from convdkm.prediction import ClassPrediction, Prediction
 from convdkm.training.batches import Batches
 from convdkm.training.loop import Trainer
@@ -30,6 +32,7 @@ RENAMED = {
     "normalised-gaussian": "normalised-gaussian-learned",
 }
 """What names of kernels meant in version 1 that mean others now."""
+sys.modules.setdefault("convdkm.layers.window", window)  # its name in pickles of version 1
 
 
 class MachineEstimator(BaseEstimator):

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from convdkm.kernels.base import OfOneNumber, Positive, derivative
@@ -81,6 +82,12 @@ class Angular(OfOneNumber):
         """κ and κ′, for kernels that have them cheaper together."""
         return self.of_cosine(cosine), self.slope(cosine)
 
+    def slope_and_rest(self, cosine: Tensor) -> tuple[Tensor, Tensor]:
+        """κ′ and dκ − ρκ′, for kernels that have them cheaper together."""
+        value, slope = self.with_slope(cosine)
+        value = value if self.degree == 1 else value * self.degree
+        return slope, torch.addcmul(value, cosine, slope, value=-1)
+
     @property
     def grows_with_norm(self) -> bool:
         return self.degree == 1 and not self.shift and keeps(self, Angular, "core", "variance")
@@ -108,12 +115,15 @@ class Angular(OfOneNumber):
             value = value * (right.root if left is None else left.root * right.root)
         return value
 
-    def core_(self, cross: Tensor, left: Side, right: Side, scratch: Scratch) -> Tensor:
-        left, right = left.plus(self.shift), right.plus(self.shift)
-        cosine = cross.mul_(left.inverse).mul_(right.inverse).clamp_(-1, 1)
-        value = self.of_cosine_(cosine, scratch)
-        for _ in range(self.degree):
-            value.mul_(left.root).mul_(right.root)
+    def core_(self, cross: Tensor, left: Side | None, right: Side, scratch: Scratch) -> Tensor:
+        if left is not None and not keeps(self, Angular, "core"):
+            return super().core_(cross, left, right, scratch)
+        sides = [side.plus(self.shift) for side in (left, right) if side is not None]
+        for side in sides:
+            cross.mul_(side.inverse)
+        value = self.of_cosine_(cross.clamp_(-1, 1), scratch)
+        for side in sides * self.degree:
+            value.mul_(side.root)
         return value
 
     def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
@@ -129,6 +139,27 @@ class Angular(OfOneNumber):
         for _ in range(1, self.degree):
             slope = slope * norm
         return Partials(value, slope, both * left.inverse.square(), both * right.inverse.square())
+
+    def pulled(
+        self, grad: Tensor, cross: Tensor, left: Side, right: Side
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if not keeps(self, Angular, "partials"):
+            return super().pulled(grad, cross, left, right)
+        left, right = left.plus(self.shift), right.plus(self.shift)
+        slope, rest = self.slope_and_rest(_cosine(cross, left, right))
+        # What belongs to a side alone is multiplied with the sums, or part of them.
+        powers = [side.root**self.degree for side in (left, right)]
+        sides = zip(powers, (left, right), strict=True)
+        one, other = (power * side.inverse.square() / 2 for power, side in sides)
+        weighted = grad * rest
+        first, second = (power.to(weighted.dtype) for power in powers)  # autocast mixes dtypes
+        by_left, by_right = (second.mT @ weighted)[0], weighted @ first[:, None]
+        by_cross = grad * slope
+        if not self.degree:
+            by_cross = by_cross * _inverse(left, right)
+        for _ in range(1, self.degree):
+            by_cross = by_cross * left.root * right.root
+        return by_cross, by_left * one, by_right * other
 
 
 def _inverse(left: Side | None, right: Side) -> Tensor:

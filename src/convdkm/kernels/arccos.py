@@ -28,6 +28,7 @@ from torch import Tensor
 from convdkm.errors import InvalidInputError
 from convdkm.kernels.angular import Angular
 from convdkm.kernels.blocks import Scratch
+from convdkm.layers.base import keeps
 
 _SINGLE = (
     0.00016558550229587562,
@@ -109,11 +110,12 @@ class ArcCosine(Angular):
             return step((cosine * (1 + 4 * torch.finfo(cosine.dtype).eps)).clamp(-1, 1))
         if self.order == 1:
             return relu(cosine)
-        sine = ((1 - cosine) * (1 + cosine)).sqrt()
-        return 3 / math.pi * cosine * sine + step(cosine) * (1 + 2 * cosine.square())
+        return 3 / math.pi * cosine * sine(cosine) + step(cosine) * (1 + 2 * cosine.square())
 
     def of_cosine_(self, cosine: Tensor, scratch: Scratch) -> Tensor:
-        return relu_(cosine, scratch) if self.order == 1 else super().of_cosine_(cosine, scratch)
+        if self.order != 1 or not keeps(self, ArcCosine, "of_cosine"):
+            return super().of_cosine_(cosine, scratch)
+        return relu_(cosine, scratch)
 
     def slope(self, cosine: Tensor) -> Tensor:
         if self.order == 1:
@@ -122,11 +124,15 @@ class ArcCosine(Angular):
             return 4 * relu(cosine)
         # 1/(π sin θ) has no finite limit where the points coincide; below the resolution of the
         # dtype the slope is taken from the nearest angle that can be told from zero.
-        sine = ((1 - cosine) * (1 + cosine)).sqrt()
-        return 1 / (math.pi * sine.clamp(min=torch.finfo(cosine.dtype).eps ** 0.5))
+        return 1 / (math.pi * sine(cosine).clamp(min=torch.finfo(cosine.dtype).eps ** 0.5))
 
     def with_slope(self, cosine: Tensor) -> tuple[Tensor, Tensor]:
         return relu_with_slope(cosine) if self.order == 1 else super().with_slope(cosine)
+
+    def slope_and_rest(self, cosine: Tensor) -> tuple[Tensor, Tensor]:
+        if self.order != 1 or not keeps(self, ArcCosine, "of_cosine", "slope", "with_slope"):
+            return super().slope_and_rest(cosine)
+        return step(cosine), sine(cosine).mul_(1 / math.pi)
 
     def extra_repr(self) -> str:
         return f"order={self.order}"
@@ -153,8 +159,7 @@ def relu_(cosine: Tensor, scratch: Scratch) -> Tensor:
 def relu_with_slope(cosine: Tensor) -> tuple[Tensor, Tensor]:
     """κ₁ and κ₁′ = κ₀."""
     slope = step(cosine)
-    sine = ((1 - cosine) * (1 + cosine)).sqrt()
-    return torch.addcmul(sine * (1 / math.pi), cosine, slope), slope
+    return torch.addcmul(sine(cosine) * (1 / math.pi), cosine, slope), slope
 
 
 def _coefficients(cosine: Tensor) -> tuple[float, ...]:
@@ -170,6 +175,12 @@ def step(cosine: Tensor) -> Tensor:
     u = 1 - cosine.abs()
     angle = u.sqrt() * _polynomial(_ANGLE, u) * (1 / math.pi)
     return torch.where(cosine < 0, angle, 1 - angle)
+
+
+def sine(cosine: Tensor) -> Tensor:
+    """Of the angle, precise where it is small."""
+    u = 1 - cosine
+    return torch.addcmul(u, u, cosine).sqrt()
 
 
 def _polynomial(coefficients: Sequence[float], u: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from convdkm.kernels.angular import Angular
+from convdkm.kernels.arccos import sine
 
 
 class ArcSine(Angular):
@@ -38,5 +39,4 @@ class ArcSine(Angular):
 
     def slope(self, cosine: Tensor) -> Tensor:
         # A cosine is below 1, but rounds to it where variances are large.
-        sine = ((1 - cosine) * (1 + cosine)).sqrt()
-        return 2 / (math.pi * sine.clamp(min=torch.finfo(cosine.dtype).eps ** 0.5))
+        return 2 / (math.pi * sine(cosine).clamp(min=torch.finfo(cosine.dtype).eps ** 0.5))

@@ -79,6 +79,19 @@ class Kernel(Layer):
         """The core with its derivatives by the three numbers, finite everywhere."""
         raise NotImplementedError(f"{type(self).__name__} must define partials(cross, left, right)")
 
+    def pulled(
+        self, grad: Tensor, cross: Tensor, left: Side, right: Side
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Gradients of rows from that by their core.
+
+        Args:
+            grad, cross: ``(rows, P)``.
+            left, right: of ``(P,)`` and of ``(rows, 1)``, whose gradients are sums.
+        """
+        found = self.partials(cross, left, right)
+        by_left, by_right = (found.left * grad).sum(0), (found.right * grad).sum(1, keepdim=True)
+        return found.cross * grad, by_left, by_right
+
     def factors(self) -> tuple[Positive | None, Positive | None]:
         """What the core is multiplied by, and what is added then; None for one and for zero."""
         return None, None

@@ -13,6 +13,7 @@ from torch import Tensor
 from convdkm.kernels.angular import Angular
 from convdkm.kernels.base import Positive
 from convdkm.kernels.blocks import Scratch
+from convdkm.layers.base import keeps
 
 
 class NormalisedGaussian(Angular):
@@ -38,7 +39,8 @@ class NormalisedGaussian(Angular):
         return torch.exp(self.gamma(cosine) * (cosine - 1))
 
     def of_cosine_(self, cosine: Tensor, scratch: Scratch) -> Tensor:
-        del scratch
+        if not keeps(self, NormalisedGaussian, "of_cosine"):
+            return super().of_cosine_(cosine, scratch)
         return cosine.sub_(1).mul_(self.gamma(cosine)).exp_()
 
     def slope(self, cosine: Tensor) -> Tensor:

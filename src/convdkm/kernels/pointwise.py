@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from convdkm.kernels.blocks import Partials, Side
+from convdkm.kernels.blocks import Partials, Scratch, Side
 from convdkm.ops.window import Window
 from convdkm.runtime.compiled import reason_of
 from convdkm.runtime.for_rows import compiled_for_rows
@@ -34,8 +34,12 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-PIECE = 1 << 16
-"""Numbers in a piece of a map: the dozen passes over it stay in a core's own cache."""
+PIECE = 1 << 17
+"""Numbers in a piece of a map: few enough that a dozen passes over it stay in cache, and
+enough that starting them costs little."""
+
+BLOCK = 16
+"""Rows whose sum compiled functions write in their place, where that over all rows is asked for."""
 
 Module = TypeVar("Module", bound=nn.Module)
 Blocks = tuple[Tensor, Tensor | None, Tensor]
@@ -68,13 +72,12 @@ def value_of_rows(
     if made is not None:
         found: Tensor = made
         return found
-    value = torch.empty_like(cross)
+    value, scratch = torch.empty_like(cross), Scratch()
     for piece in pieces(cross, PIECE):
-        part = kernel.core(cross[piece], inducing, own.part(piece))
-        if shift is None:
-            value[piece] = part
-        else:
-            torch.add(part, shift, out=value[piece])
+        part = value[piece].copy_(cross[piece])
+        kernel.core_(part, inducing, own.part(piece), scratch)
+        if shift is not None:
+            part.add_(shift)
     return value
 
 
@@ -82,18 +85,18 @@ def gradient_of_rows(
     kernel: Kernel, grad: Tensor, cross: Tensor, inducing: Side, own: Side
 ) -> RowsGradient:
     """Gradients from that by the value, ``grad``."""
-    made = _by_compiler(kernel, _gradient, grad, cross, inducing, own)
+    shape = (-1, 1 if len(cross) % BLOCK else BLOCK)
+    blocks = [each.unflatten(0, shape) for each in (grad, cross, *own)]
+    made = _by_compiler(kernel, _gradient, *blocks[:2], inducing, Side(*blocks[2:]))
     if made is not None:
         by_cross, by_inducing, by_own = made
-        return RowsGradient(by_cross, by_inducing.sum(0), by_own)
+        return RowsGradient(by_cross.flatten(0, 1), by_inducing.sum(0), by_own.flatten(0, 1))
     by_cross, by_own = torch.empty_like(cross), torch.empty_like(own.variance)
     by_inducing = torch.zeros_like(inducing.variance)
     for piece in pieces(cross, PIECE):
-        part = grad[piece]
-        found = kernel.partials(cross[piece], inducing, own.part(piece))
-        torch.mul(found.cross, part, out=by_cross[piece])
-        by_inducing.add_((found.left * part).sum(0))
-        torch.sum(found.right * part, 1, keepdim=True, out=by_own[piece])
+        found = kernel.pulled(grad[piece], cross[piece], inducing, own.part(piece))
+        by_cross[piece], by_own[piece] = found[0], found[2]
+        by_inducing.add_(found[1])
     return RowsGradient(by_cross, by_inducing, by_own)
 
 
@@ -107,8 +110,10 @@ def _value(
 def _gradient(
     grad: Tensor, cross: Tensor, inducing: Side, own: Side, kernel: Kernel
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Of rows in blocks, ``(blocks, rows, P)``; those by inducing points for each block."""
     found = kernel.partials(cross, inducing, own)
-    return grad * found.cross, grad * found.left, (grad * found.right).sum(1, keepdim=True)
+    by_own = (grad * found.right).sum(-1, keepdim=True)
+    return grad * found.cross, (grad * found.left).sum(1), by_own
 
 
 _compiled = functools.cache(compiled_for_rows)

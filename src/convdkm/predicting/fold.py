@@ -13,6 +13,7 @@ from convdkm.layers.base import keeps
 from convdkm.layers.input import Input
 from convdkm.layers.norm import RunningStatistics
 from convdkm.likelihoods import Categorical
+from convdkm.likelihoods.softmax import NormalSoftmax
 from convdkm.ops.base import constant
 from convdkm.ops.chain import Chain
 from convdkm.predicting.predictor import Predictor
@@ -42,6 +43,9 @@ def fold(model: DeepKernelMachine, *, deterministic: bool = False) -> Predictor:
         outcome=constant(frozen.likelihood),
         sample_shape=frozen.input.sample_shape,
     )
+    for part in predictor.modules():
+        if not isinstance(part, NormalSoftmax):  # whose tables are made again from their number
+            part._non_persistent_buffers_set.clear()
     compiled = any(layer.compiled for layer in compilable(frozen))
     predictor.to(frozen.dtype).compile_elementwise(compiled)
     if isinstance(frozen.likelihood, Categorical) and frozen.likelihood.softmax is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from convdkm.runtime.engine import DiagonalGradient, VarianceGradient, learned
-from convdkm.runtime.maps import pieces
+from convdkm.runtime.maps import pieces, without_autocast
 
 
 class Piecewise:
@@ -46,16 +46,17 @@ class Piecewise:
         variance, residual = torch.empty_like(own), torch.empty_like(own)
         # A sum over few numbers side by side is slow where it is not a product.
         ones, squares = torch.ones_like(roots), roots.square()
-        for piece in pieces(rows):
-            part, left, out = rows[piece], residual[piece], variance[piece]
-            square = part.square()
-            torch.sub(own[piece], square @ ones, out=left)
-            left.clamp_(min=0)
-            if shift is None:
-                torch.addmv(left, square, squares, out=out)
-            else:
-                inner = torch.addcmul(-shift, part, roots, out=square).square_()
-                torch.addmv(left, inner, ones, out=out)
+        with without_autocast(rows):
+            for piece in pieces(rows):
+                part, left, out = rows[piece], residual[piece], variance[piece]
+                square = part.square()
+                torch.sub(own[piece], square @ ones, out=left)
+                left.clamp_(min=0)
+                if shift is None:
+                    torch.add(left, square @ squares, out=out)
+                else:
+                    inner = torch.addcmul(-shift, part, roots, out=square).square_()
+                    torch.add(left, inner @ ones, out=out)
         return variance, residual
 
     def diagonal_gradient(

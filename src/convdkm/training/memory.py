@@ -33,7 +33,7 @@ PROBE_PLACES = 64 * 64
 """Pixels that the smaller of two measurements has about; images that have more are made smaller."""
 PIECE = 1 << 11
 """Numbers in a piece of a map there; see :func:`convdkm.runtime.maps.smaller_pieces`."""
-IN_WORK = 10
+IN_WORK = 5
 """Pieces of their real size that a kernel's gradient has at once."""
 FEWEST, MOST = 2, 8
 """Images of that measurement."""
