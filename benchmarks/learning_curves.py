@@ -17,7 +17,7 @@ from statistics import mean
 from typing import Any
 
 from convdkm.config import RunConfig
-from convdkm.lab.studies.style import PUBLISHED, explain, figure
+from convdkm.lab.studies.style import PUBLISHED, add_legend, figure
 from convdkm.training.sinks import read_csv
 
 FIGURES = {
@@ -87,7 +87,7 @@ def main() -> None:
             panels[0].xaxis.get_major_locator().set_params(integer=True)
         axes[1][0].set_xlabel("Epochs")
         axes[1][1].set_xlabel("Minutes of training")
-        explain(made, axes, 3)
+        add_legend(made, axes, 3)
     print(arguments.output)
 
 

@@ -17,9 +17,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
+from convdkm.lab.studies.cells import Cell
 from convdkm.lab.studies.statistics import LEVEL, Summary, p_different, similar_to_best
-from convdkm.lab.studies.sweeps.results import Block, Cell, Results
+from convdkm.lab.studies.sweeps.results import Results
 from convdkm.lab.studies.sweeps.specification import METRICS
+from convdkm.lab.studies.sweeps.table import Block
 
 
 def verdict(ours: float, p_ours: float, theirs: float, p_theirs: float) -> str:

@@ -1,15 +1,3 @@
 #!/usr/bin/env bash
-# Make tests/golden/baseline_kernels.npz by neural-tangents, in a temporary virtual environment.
-# Arguments go to make_golden_baselines.py. PYTHON chooses the interpreter (3.11).
-set -euo pipefail
-
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-env_dir="$(mktemp -d)"
-trap 'rm -rf "$env_dir"' EXIT
-
-"${PYTHON:-python3.11}" -m venv "$env_dir"
-"$env_dir/bin/pip" install --quiet jax==0.5.3 jaxlib==0.5.3 frozendict numpy scipy
-# Without its dependencies: they include TensorFlow packages that the kernels do not need.
-"$env_dir/bin/pip" install --quiet --no-deps neural-tangents==0.6.5
-
-JAX_PLATFORMS=cpu "$env_dir/bin/python" "$here/make_golden_baselines.py" "$@"
+# Make tests/golden/baseline_kernels.npz by neural-tangents; arguments go to make_golden_baselines.py.
+exec "$(dirname "${BASH_SOURCE[0]}")/neural_tangents.sh" make_golden_baselines.py "$@"

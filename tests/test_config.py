@@ -215,6 +215,12 @@ def test_a_file_that_cannot_be_read(tmp_path):
         RunConfig.from_file(tmp_path / "binary.yaml")
 
 
+def test_a_choice_of_numbers_may_be_text():
+    assert RunConfig.of({"channels": "3"}).data.channels == 3
+    with pytest.raises(dkm.InvalidInputError, match="channels must be 1 or 3, got '2'"):
+        RunConfig.of({"channels": "2"})
+
+
 def test_the_nearest_name_is_suggested_only_if_it_is_near():
     assert nearest("Epocs", SECTION) == " Did you mean 'epochs'?"
     assert nearest("zzzzzz", SECTION) == ""

@@ -22,7 +22,7 @@ from convdkm.config import RunConfig
 from convdkm.data import load
 from convdkm.data.cifar import load_cifar10
 from convdkm.data.idx import read_idx
-from convdkm.data.pictures import LARGE, picture_header, read_picture, read_pictures
+from convdkm.data.pictures import LARGE, picture_shape, read_picture, read_pictures
 from convdkm.data.unpickle import unpickle
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.sweeps.curves import read_published
@@ -186,7 +186,7 @@ def test_a_picture_beyond_a_sensible_size_is_not_decoded(tmp_path, make, side, m
     path = make(tmp_path / "bomb.tiff", side)
     for limit in (Image.MAX_IMAGE_PIXELS, None):  # some libraries switch Pillow's own off
         monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
-        for read in (picture_header, read_picture, lambda path: read_pictures([path])):
+        for read in (picture_shape, read_picture, lambda path: read_pictures([path])):
             with pytest.raises(InvalidInputError, match="claims more pixels than a picture can"):
                 read(path)
 

@@ -54,6 +54,7 @@ KERNELS = {
     "relu with bias": lambda: dkm.ArcCosine(weight_variance=1.5, bias_variance=0.2),
     "erf": dkm.ArcSine,
     "leaky relu": lambda: dkm.LeakyReLU(0.2),
+    "sine": lambda: dkm.Sine(0.7, 0.2),
     "squared exponential": dkm.SquaredExponential,
     "matern": lambda: dkm.Matern(1.5),
     "normalised gaussian": dkm.NormalisedGaussian,

@@ -40,6 +40,7 @@ from .kernels import NormalisedPolynomial as NormalisedPolynomial
 from .kernels import Product as Product
 from .kernels import RationalQuadratic as RationalQuadratic
 from .kernels import Scaled as Scaled
+from .kernels import Sine as Sine
 from .kernels import SquaredExponential as SquaredExponential
 from .kernels import Sum as Sum
 from .layers import AveragePool as AveragePool

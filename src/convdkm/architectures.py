@@ -59,15 +59,15 @@ DEFAULTS = MachineOptions()
 def _takes_options(function: Function) -> Function:
     """Show the options of a machine in the signature and the documentation of a function."""
     signature = inspect.signature(function)
-    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     text = (function.__doc__ or "").rstrip()
     for name, field in MachineOptions.model_fields.items():
         if name not in signature.parameters:
             keyword = inspect.Parameter.KEYWORD_ONLY
-            own.append(inspect.Parameter(name, keyword, default=field.default))
+            parameters.append(inspect.Parameter(name, keyword, default=field.default))
         if f" {name}: " not in text:
             text += f"\n        {name}: {field.description}."
-    function.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
+    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     function.__doc__ = text
     return function
 
@@ -123,16 +123,14 @@ def resnet(
                     f"{option} is a pair of schemes (inducing, data), got {pair!r}"
                 )
             given |= {f"inducing_{block}": pair[0], f"data_{block}": pair[1]}
-    own_likelihood = likelihood if isinstance(likelihood, Likelihood) else None
-    if own_likelihood is not None and given.keys() & {"expectation", "samples"}:
+    if not isinstance(likelihood, Likelihood):
+        given["likelihood"] = likelihood
+    elif given.keys() & {"expectation", "samples"}:
         raise InvalidInputError(
             "expectation and samples go with a likelihood given by name; set them on the"
             f" {type(likelihood).__name__} itself"
         )
-    own_kernel = kernel if isinstance(kernel, Kernel) else None
-    if own_likelihood is None:
-        given["likelihood"] = likelihood
-    if own_kernel is None and kernel is not None:
+    if not isinstance(kernel, Kernel) and kernel is not None:
         given["kernel"] = kernel
     described = MachineOptions.checked({**given, "inducing": inducing, "blocks": blocks})
     sizes = len(inducing), len(blocks), len(described.strides or blocks)
@@ -146,8 +144,8 @@ def resnet(
         in_channels,
         num_classes,
         dtype,
-        kernel=own_kernel,
-        likelihood=own_likelihood,
+        kernel=kernel if isinstance(kernel, Kernel) else None,
+        likelihood=likelihood if isinstance(likelihood, Likelihood) else None,
         ndim=ndim,
     )
 
@@ -172,22 +170,22 @@ def build_model(
         likelihood = _likelihood(options, num_classes)
     weights = iter(one_per_layer("nu", options.nu, 1 + 2 * sum(n for _, n, _ in options.stages)))
 
-    def norm() -> list[tuple[str, Layer]]:
-        layers: list[tuple[str, Layer]] = (
-            [("centre", Centre(statistics=options.statistics))] if options.centre else []
-        )
-        last = Norm(
+    def norms() -> dict[str, Layer]:
+        centre = {"centre": Centre(statistics=options.statistics)} if options.centre else {}
+        norm = Norm(
             options.inducing_norm,
             options.data_norm,
             options.inducing_scale,
             options.data_scale,
             statistics=options.statistics,
         )
-        return [*layers, ("norm", last)]
+        return {**centre, "norm": norm}
 
     def nonlinearity() -> Layer:
-        own, jitter = copy.deepcopy(kernel), options.jitter
-        return Sequential(Noise(jitter, jitter), own, Noise(jitter, jitter)) if jitter else own
+        copied, jitter = copy.deepcopy(kernel), options.jitter
+        return (
+            Sequential(Noise(jitter, jitter), copied, Noise(jitter, jitter)) if jitter else copied
+        )
 
     def conv(before: int, after: int, size: int, stride: int) -> Conv:
         return Conv(
@@ -210,17 +208,14 @@ def build_model(
             learn_scale=options.learn_gram_scale,
             divided=options.divide_gram,
         )
-        steps = [
-            ("kernel", nonlinearity()),
-            ("conv", conv(before, after, options.kernel_size, stride)),
-        ]
-        return Sequential(dict([*steps, ("gram", gram), *norm()]))
+        wide = conv(before, after, options.kernel_size, stride)
+        return Sequential({"kernel": nonlinearity(), "conv": wide, "gram": gram, **norms()})
 
     def block(before: int, after: int, stride: int) -> Skip:
         body = {"first": layer(before, after, stride), "second": layer(after, after)}
         shortcut = None
         if before != after or stride != 1:
-            shortcut = Sequential(dict([("conv", conv(before, after, 1, stride)), *norm()]))
+            shortcut = Sequential({"conv": conv(before, after, 1, stride), **norms()})
         return Skip(
             Sequential(body), shortcut, weight=options.skip_weight, learn=options.learn_skip
         )
@@ -238,7 +233,7 @@ def build_model(
             body["mix"] = Mix(before, before)
     else:
         body["flatten"] = Flatten(before if options.top == "linear+mix" else None)
-    body.update(norm())
+    body.update(norms())
 
     return DeepKernelMachine(
         PatchInput(
@@ -264,13 +259,12 @@ def build_model(
 
 
 def _likelihood(options: MachineOptions, outputs: int) -> Likelihood:
-    by_samples = options.expectation == "monte-carlo"
     if options.likelihood == "categorical":
         return Categorical(outputs, expectation=options.expectation, samples=options.samples)
     return Gaussian(
         outputs,
         classes=True,
-        expectation="monte-carlo" if by_samples else "closed-form",
+        expectation="closed-form" if options.expectation == "nodes" else "monte-carlo",
         samples=1000 if options.samples is None else options.samples,
     )
 
@@ -338,10 +332,8 @@ def fully_connected(
         gram = GramLayer(
             inducing, weight, parameterisation=gram_parameterisation, initial_scale=gram_scale
         )
-        steps: list[tuple[str, Layer]] = [("kernel", copy.deepcopy(kernel)), ("gram", gram)]
-        if normalise:
-            steps.append(("norm", Norm()))
-        body[f"layer{index}"] = Sequential(dict(steps))
+        norm = {"norm": Norm()} if normalise else {}
+        body[f"layer{index}"] = Sequential({"kernel": copy.deepcopy(kernel), "gram": gram, **norm})
     body["kernel"] = copy.deepcopy(kernel)
     if likelihood == "gaussian":
         likelihood = Gaussian(num_outputs, noise=0.1 if noise is None else noise)
@@ -351,15 +343,7 @@ def fully_connected(
         check_choice("likelihood", likelihood, LikelihoodName)
         likelihood = Categorical(num_outputs)
     head = GPHead(
-        inducing,
-        num_outputs,
-        covariance=head_covariance,
-        parameterisation=head_parameterisation,
+        inducing, num_outputs, covariance=head_covariance, parameterisation=head_parameterisation
     )
-    return DeepKernelMachine(
-        VectorInput(in_features, inducing),
-        Sequential(body),
-        head,
-        likelihood,
-        dtype=dtype,
-    )
+    points = VectorInput(in_features, inducing)
+    return DeepKernelMachine(points, Sequential(body), head, likelihood, dtype=dtype)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from convdkm.choices import WhiteningChoice
 from convdkm.errors import InvalidInputError
@@ -35,9 +35,9 @@ class DataConfig(Options):
         None, description="where data sets are; CONVDKM_DATA or a folder of your own by default"
     )
     image_size: PositiveInt | None = Field(None, description="resize images to this side")
-    channels: Literal[1, 3] | None = Field(
-        None, description="1 for grey or 3 for colour; as the files are by default"
-    )
+    channels: Annotated[
+        Literal[1, 3] | None, BeforeValidator(lambda v: int(v) if v in ("1", "3") else v)
+    ] = Field(None, description="1 for grey or 3 for colour; as the files are by default")
     train_size: PositiveInt | None = Field(
         None, description="use only so many training images, balanced over the classes"
     )

@@ -13,7 +13,14 @@ from convdkm.choices import Covariance, Parameterisation
 from convdkm.errors import GramError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype, require_inducing
-from convdkm.numerics import explained, factorised, mix, standard_normal, whitened_kl
+from convdkm.numerics import (
+    explained,
+    factorised,
+    inner_products,
+    mix,
+    standard_normal,
+    whitened_kl,
+)
 from convdkm.ops.base import Operation
 
 if TYPE_CHECKING:
@@ -65,7 +72,7 @@ class HeadPlan(Operation):
                 "the head takes a Gram without space, but the images still have places"
                 f" {tuple(it.shape[2:])}; put GlobalAveragePool() or Flatten() before it"
             )
-        white = it if self.whitening is None else mix(self.whitening, it)
+        white = mix(self.whitening, it)
         residual = (tt - explained(white)).clamp(min=0)
         mean = white @ self.mean.T.to(white.dtype)
         spread = self.spread.to(white.dtype)
@@ -74,6 +81,13 @@ class HeadPlan(Operation):
         else:
             learned = torch.einsum("np,opq->noq", white, spread).square().sum(2)
         return Marginals(mean, residual.unsqueeze(1) + learned)
+
+    def covariance(self, left: Tensor, right: Tensor, between: Tensor) -> Tensor:
+        """Posterior covariance of the functions at two sets of images, ``(1|outputs, N1, N2)``."""
+        white = [mix(self.whitening, it) for it in (left, right)]
+        learned = [each @ self.spread.to(each.dtype) for each in white]
+        residual = between - inner_products(*white)
+        return residual + (learned[0] @ learned[1].mT).reshape(-1, *between.shape)
 
 
 class GPHead(nn.Module):

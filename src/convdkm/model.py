@@ -2,16 +2,17 @@ r"""The whole machine: input, layers, head, likelihood, and the objective that t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_positive
-from convdkm.errors import InvalidInputError, NotFiniteError, located
+from convdkm.errors import GramError, InvalidInputError, NotFiniteError, located
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.head import GPHead, HeadPlan, Marginals
 from convdkm.layers.base import Layer
@@ -22,13 +23,19 @@ from convdkm.layers.norm import RunningStatistics
 from convdkm.layers.samples import cast_samples
 from convdkm.likelihoods import Likelihood
 from convdkm.ops.base import LayerKL, Plan
+from convdkm.ops.chain import apart
 from convdkm.prediction import Prediction
 from convdkm.runtime.compilable import compilable
 from convdkm.runtime.elementwise import compiled_engine
 from convdkm.runtime.maps import channels_last
+from convdkm.runtime.memory import available_memory
 
 if TYPE_CHECKING:
     from convdkm.predicting.predictor import Predictor
+
+
+JOINT_ENTRIES = 1 << 24
+"""Covariances between images that are worked on at a time in joint predictions."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -312,15 +319,64 @@ class DeepKernelMachine(nn.Module):
         return Objective(expected.to(INDUCING_DTYPE), head_kl, plan.kl, num_data, marginals)
 
     @torch.no_grad()
-    def predict(self, inputs: Tensor, *, batch_size: int | None = None) -> Prediction:
+    def predict(
+        self, inputs: Tensor, *, batch_size: int | None = None, joint: bool = False
+    ) -> Prediction:
         """Predictive distribution, by the statistics of evaluation whatever the model's mode.
 
         Args:
             inputs: images or vectors.
             batch_size: how many to work on at a time, to bound memory; all by default.
+            joint: work out the covariance between every two inputs as well (appendix E.2), so that
+                the prediction has :attr:`~convdkm.Prediction.covariance`, and
+                :meth:`~convdkm.Prediction.sample` draws functions. Time and memory grow with the
+                square of the number of inputs.
         """
         with in_mode(self, training=False):
-            return self._predict(self.plan(), inputs, batch_size)
+            prediction = self._predict(self.plan(), inputs, batch_size)
+            if not joint:
+                return prediction
+            return replace(prediction, covariance=self._covariance(inputs, prediction.variance))
+
+    def _covariance(self, inputs: Tensor, variance: Tensor) -> Tensor:
+        """Covariance of the functions at every two inputs, ``(outputs|1, N, N)``, in float64.
+
+        Two inputs need nothing of the others, so that the matrix is worked out block by block.
+        """
+        first = self.input.plan()
+        if first is None:
+            raise GramError(
+                f"{type(self.input).__name__} does not define plan(), which joint predictions need"
+            )
+        with apart():
+            plan = self.plan()
+        count, places = len(inputs), math.prod(inputs.shape[2:])
+        whole = any(getattr(layer, "depends_on_batch", False) for layer in self.modules())
+        size = count if whole else max(1, math.isqrt(JOINT_ENTRIES // places))
+        shape = (variance.shape[1], count, count)
+        needed, there = INDUCING_DTYPE.itemsize * math.prod(shape), available_memory(self.device)
+        if there is not None and needed > there:
+            raise InvalidInputError(
+                f"the covariance between every two of {count:,} inputs takes {needed / 2**30:,.1f}"
+                f" GiB, but {there / 2**30:,.1f} GiB are available; predict fewer of them jointly"
+            )
+        covariance = torch.empty(shape, dtype=INDUCING_DTYPE, device=self.device)
+        parts = [self._cast(part) for part in inputs.split(size)]
+        for i, left in enumerate(parts):
+            for j, right in enumerate(parts[: i + 1]):
+                with located("input"):
+                    between = first.covariance(left, right)
+                    blocks = first.data(left), first.data(right)
+                with located("body"):
+                    one, other, between = plan.body.joint(*blocks, between)
+                with located("head"):
+                    block = plan.head.covariance(one[0], other[0], between)
+                rows, columns = slice(i * size, (i + 1) * size), slice(j * size, (j + 1) * size)
+                covariance[:, rows, columns] = block
+                covariance[:, columns, rows] = block.mT
+        # The variance of each image alone, such as jitter, is in its marginal only.
+        covariance.diagonal(dim1=1, dim2=2).copy_(variance.T)
+        return covariance
 
     def folded(self, *, deterministic: bool = False) -> Predictor:
         """A frozen form for prediction: everything that is constant is multiplied out.

@@ -200,15 +200,18 @@ def gaussian_kl(covariance: Float[Tensor, "P P"], prior: Float[Tensor, "P P"]) -
 
 
 def mix(
-    matrix: Float[Tensor, "Q P"] | Float[Tensor, " P"] | Float[Tensor, ""],
+    matrix: Float[Tensor, "Q P"] | Float[Tensor, " P"] | Float[Tensor, ""] | None,
     blocks: Float[Tensor, "N P *space"],
     offset: Float[Tensor, " Q"] | None = None,
 ) -> Float[Tensor, "N Q *space"]:
     """Left-multiply the inducing axis of ``(N, P, *space)`` by a matrix ``(Q, P)``.
 
-    A vector stands for a diagonal matrix, a number for a multiple of the identity. The matrix is
-    cast to the precision of the data. After a matrix an ``offset`` ``(Q,)`` may be added.
+    A vector stands for a diagonal matrix, a number for a multiple of the identity, None for the
+    identity. The matrix is cast to the precision of the data. After a matrix an ``offset`` ``(Q,)``
+    may be added.
     """
+    if matrix is None:
+        return blocks
     matrix = matrix.to(blocks.dtype)
     space = blocks.shape[2:]
     if matrix.ndim < 2:
@@ -226,6 +229,13 @@ def left_multiply(matrix: Tensor, other: Tensor) -> Tensor:
     if matrix.ndim == 1:
         return matrix * other if other.ndim == 1 else matrix[:, None] * other
     return matrix * other if other.ndim == 1 else matrix @ other
+
+
+def inner_products(
+    left: Float[Tensor, "N1 P *space"], right: Float[Tensor, "N2 P *space"]
+) -> Float[Tensor, "N1 N2 *space"]:
+    """Inner products over the inducing axis, of every two images at the same place."""
+    return torch.einsum("np...,mp...->nm...", left, right)
 
 
 def explained(whitened: Float[Tensor, "N P *space"]) -> Float[Tensor, " N *space"]:

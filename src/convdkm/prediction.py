@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError
+from convdkm.numerics import square_root, standard_normal
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -24,10 +26,13 @@ class Prediction:
     Attributes:
         mean: mean of the top-layer functions, ``(N, outputs)``.
         variance: their variance, ``(N, 1)`` where all outputs share it, else ``(N, outputs)``.
+        covariance: their covariance between every two inputs, ``(1, N, N)`` where all outputs
+            share it, else ``(outputs, N, N)``; in joint predictions, else None.
     """
 
     mean: Float[Tensor, "N outputs"]
     variance: Float[Tensor, " N #outputs"]
+    covariance: Float[Tensor, "#outputs N N"] | None = field(default=None, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -36,10 +41,34 @@ class Prediction:
     def join(cls, parts: Sequence[Self]) -> Self:
         """One prediction from those of consecutive batches."""
         values: dict[str, Any] = {}
-        for field in fields(cls):
-            tensors = [getattr(part, field.name) for part in parts]
-            values[field.name] = None if any(t is None for t in tensors) else torch.cat(tensors)
+        for each in fields(cls):
+            tensors = [getattr(part, each.name) for part in parts]
+            values[each.name] = None if any(t is None for t in tensors) else torch.cat(tensors)
         return cls(**values)
+
+    def sample(self, count: int = 1, *, generator: torch.Generator | None = None) -> Tensor:
+        """Samples of the top-layer functions at all inputs together, ``(count, N, outputs)``.
+
+        The prediction must be a joint one: ``model.predict(inputs, joint=True)``.
+
+        Args:
+            count: how many functions to draw.
+            generator: a source of random numbers on the CPU; torch's global one if not given.
+        """
+        check_positive(count=count)
+        if self.covariance is None:
+            raise InvalidInputError(
+                "samples of functions need the covariance between inputs: predict(..., joint=True)"
+            )
+        roots = torch.stack([square_root(matrix) for matrix in self.covariance])
+        outputs = self.mean.shape[1]
+        noise = standard_normal((outputs, len(self), count), generator).to(roots)
+        return self.mean + (roots @ noise).permute(2, 1, 0).to(self.mean.dtype)
+
+    def cpu(self) -> Self:
+        """The same prediction in the memory of the CPU."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: v.cpu() for name, v in values.items() if v is not None})
 
     def log_prob(self, targets: Tensor) -> Tensor:
         """Predictive log-probability (or log-density) of every target, ``(N,)``."""

@@ -95,9 +95,9 @@ def test_what_has_become_of_images_is_told_part_by_part(tmp_path):
     keep = torch.arange(12) != number[test[1].name]
     kept = [name for name, kept in zip(names, keep.tolist(), strict=True) if kept]
     found = record.find(made(images[keep], LABELS[keep], kept))
-    assert found.changed == {"train": [train[0].name]}
-    assert found.replaced == {"test": [test[0].name]}
-    assert found.removed == {"test": [test[1].name]}
+    assert found.changes["changed"] == {"train": [train[0].name]}
+    assert found.changes["replaced"] == {"test": [test[0].name]}
+    assert found.changes["removed"] == {"test": [test[1].name]}
     assert found.renamed == [f"{train[1].name} → a/renamed.png"]
     assert found.added == 0
     assert len(found.parts["test"]) == len(test) - 2
@@ -130,7 +130,7 @@ def test_labels_go_by_the_names_of_classes(tmp_path):
     other = replace(data, train_labels=1 - LABELS)
     found = record.find(other)
     assert torch.equal(found.parts["test"].labels, 1 - parts["test"].labels)
-    assert len(found.relabelled["test"]) == len(parts["test"])
+    assert len(found.changes["relabelled"]["test"]) == len(parts["test"])
     renamed = replace(data, class_names=("a", "c"))
     found = record.find(renamed)
     assert same(found, parts)

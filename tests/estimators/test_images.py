@@ -155,7 +155,8 @@ def test_inducing_points_are_no_more_than_the_patches():
     [
         ({"image_shape": (8, 9)}, r"image_shape \(1, 8, 9\) has 72 pixels, but X has 64 features"),
         ({"image_shape": (1, 2, 4, 8)}, r"image_shape must be \(C, H, W\) or \(H, W\)"),
-        ({"image_shape": 64}, "image_shape must hold"),
+        ({"image_shape": 64}, "image_shape must hold a number for each axis, got 64"),
+        ({"image_shape": (0, 64)}, "image_shape must hold positive integers, got 0"),
         ({"inducing": 16}, "inducing must hold a number for each stage, got 16"),
         ({"blocks": (1, 1, 1)}, "for each stage"),
         ({"blocks": 0}, "blocks must be above 0, got 0"),

@@ -214,6 +214,7 @@ def test_a_name_means_one_kernel_everywhere(iris, name):
         "leaky-relu",
         "normalised-gaussian",
         "normalised-polynomial",
+        "sine",
     )
     assert fixed == (not list(one.parameters()))
 
@@ -237,16 +238,16 @@ def test_verbose_shows_the_training(iris, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"inducing": 0}, "inducing must be an integer of 1 or more, got 0"),
-        ({"inducing": 2.5}, "inducing must be an integer"),
-        ({"depth": -1}, "depth must be an integer of 0 or more"),
-        ({"nu": -1.0}, "nu must lie between 0 and infinity"),
+        ({"inducing": 0}, "inducing must be above 0, got 0"),
+        ({"inducing": 2.5}, "inducing must be an integer, got 2.5"),
+        ({"depth": -1}, "depth must be at least 0, got -1"),
+        ({"nu": -1.0}, "nu must be at least 0, got -1.0"),
         ({"nu": (1.0, 2.0, 3.0)}, "one for each of 1 layers"),
         ({"kernel": "polynomial"}, "kernel must be a Kernel or one of 'arc-cosine'"),
-        ({"epochs": 0}, "epochs must be an integer of 1 or more"),
-        ({"batch_size": "all"}, "batch_size must be an integer"),
-        ({"learning_rate": 0}, "learning_rate must be a positive, finite number"),
-        ({"precision": "half"}, "precision must be one of 'float32', 'float64'"),
+        ({"epochs": 0}, "epochs must be above 0, got 0"),
+        ({"batch_size": "all"}, "batch_size must be an integer, got 'all'"),
+        ({"learning_rate": 0}, "learning_rate must be above 0, got 0"),
+        ({"precision": "half"}, "precision must be 'float32' or 'float64', got 'half'"),
         ({"device": "abacus"}, "abacus"),
     ],
 )
@@ -256,7 +257,7 @@ def test_wrong_parameters_are_named_when_fitting(iris, options, message):
 
 
 def test_noise_must_be_positive(diabetes):
-    with pytest.raises(ValueError, match="noise must be a positive, finite number, got -1"):
+    with pytest.raises(ValueError, match="noise must be above 0, got -1"):
         small_regressor(noise=-1).fit(*diabetes)
 
 

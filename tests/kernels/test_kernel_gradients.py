@@ -131,3 +131,69 @@ def test_derivatives_of_order_one_at_coinciding_points_are_the_limits():
         assert float(cross.grad) == pytest.approx(slope, abs=1e-12)
         assert float(left.grad) == pytest.approx(0, abs=1e-12)
         assert float(right.grad) == pytest.approx(0, abs=1e-12)
+
+
+# -- the derivative by the covariance, for neural tangent kernels ------------------------------
+
+
+class _Quadratic(dkm.Kernel):
+    """Not written out: (G_xy + 1)²."""
+
+    def of(self, cross, left, right):
+        return (cross + 1) ** 2 + 0 * left * right
+
+    def variance(self, own):
+        return (own + 1) ** 2
+
+
+STEPS = ("ArcCosine(0)", "ArcCosine(0, weight, bias)", "nested arithmetic")  # flat, by convention
+WITH_TANGENT = [name for name in KERNELS if name not in (*STEPS, "Matern(0.5)")]
+
+
+@pytest.mark.parametrize("name", [*WITH_TANGENT, "not written out"])
+def test_tangent_is_the_derivative_by_the_covariance(name):
+    kernel = _Quadratic() if name == "not written out" else KERNELS[name]()
+    points = normal(generator_of(name), 6, 8)
+    gram = points @ points.T / 8
+    own = gram.diagonal().clone()
+    left, right = own[:, None], own[None, :]
+    cross = gram.diagonal_scatter(0.3 * own).requires_grad_()
+    (expected,) = torch.autograd.grad(kernel.of(cross, left, right).sum(), cross)
+    actual = kernel.tangent(cross, left, right)
+    assert not actual.requires_grad
+    torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (dkm.ArcCosine(), lambda own: own**0),
+        (dkm.ArcCosine(2), lambda own: 4 * own),
+        (dkm.ArcCosine(weight_variance=0.5), lambda own: own**0 / 2),
+        (dkm.LeakyReLU(0.3), lambda own: own**0),
+        (dkm.ArcSine(), lambda own: 4 / torch.pi * (1 + 4 * own) ** -0.5),
+        (dkm.Sine(1.3), lambda own: 1.3**2 * (1 + torch.exp(-2 * 1.3**2 * own)) / 2),
+        (dkm.SquaredExponential(0.7), lambda own: own**0 / 0.49),
+        (dkm.Matern(1.5), lambda own: 3 * own**0),
+        (dkm.Matern(2.5), lambda own: 5 / 3 * own**0),
+        (dkm.ArcCosine() * dkm.Linear(), lambda own: 2 * own),
+        (2 * dkm.ArcCosine() + dkm.LeakyReLU(0.3), lambda own: 3 * own**0),
+        (dkm.ArcCosine(0), lambda own: 0 * own),
+    ],
+)
+def test_tangent_of_a_point_with_itself_is_exact(kernel, expected):
+    """Rounding makes the cosine of a point with itself 1 − 2e-16, which is an angle of 2e-8."""
+    own = 10 ** torch.linspace(-3, 3, 50, dtype=torch.float64)
+    torch.testing.assert_close(kernel.tangent(own, own, own), expected(own), rtol=1e-12, atol=0)
+
+
+def test_matern_one_half_has_no_tangent():
+    own = torch.ones(1)
+    with pytest.raises(dkm.InvalidInputError, match=r"smoothness 0\.5 have no derivative"):
+        dkm.Matern(0.5).tangent(own, own, own)
+
+
+@pytest.mark.parametrize("options", [{"frequency": 0.0}, {"phase": float("inf")}])
+def test_bad_options_of_the_sine(options):
+    with pytest.raises(dkm.InvalidInputError, match=r"^(frequency must|the phase of)"):
+        dkm.Sine(**options)

@@ -48,7 +48,7 @@ def _number(positive) -> float:
     return float(positive.log_value.detach().exp())
 
 
-def _variances(kernel: dkm.Angular) -> tuple[float, float]:
+def _variances(kernel: dkm.Angular | dkm.Sine) -> tuple[float, float]:
     weight = 1.0 if kernel.weight_variance is None else _number(kernel.weight_variance)
     return weight, 0.0 if kernel.bias_variance is None else _number(kernel.bias_variance)
 
@@ -66,6 +66,11 @@ def _(kernel: dkm.ArcCosine):
 @kernel_function.register
 def _(kernel: dkm.ArcSine):
     return kernels.arc_sine(*_variances(kernel))
+
+
+@kernel_function.register
+def _(kernel: dkm.Sine):
+    return kernels.sine(kernel.frequency, kernel.phase, *_variances(kernel))
 
 
 @kernel_function.register

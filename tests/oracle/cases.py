@@ -140,6 +140,11 @@ KERNELS: dict[str, Callable[[], dkm.Kernel]] = {
         0.3, weight_variance=1.7, bias_variance=0.2
     ),
     "LeakyReLU(-1)": lambda: dkm.LeakyReLU(-1.0),
+    "Sine": dkm.Sine,
+    "Sine(1.3, 0.4, weight, bias)": lambda: dkm.Sine(
+        1.3, 0.4, weight_variance=1.7, bias_variance=0.2
+    ),
+    "Sine(cosine)": lambda: dkm.Sine(phase=np.pi / 2),
     "SquaredExponential": lambda: dkm.SquaredExponential(1.3, scale=0.7, learn=True),
     "Matern(0.5)": lambda: dkm.Matern(0.5, 1.3, scale=0.7, learn=True),
     "Matern(1.5)": lambda: dkm.Matern(1.5, 1.3, scale=0.7, learn=True),

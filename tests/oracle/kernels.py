@@ -51,6 +51,18 @@ def arc_sine(weight_variance: float = 1.0, bias_variance: float = 0.0):
     return kernel
 
 
+def sine(frequency: float, phase: float, weight_variance: float = 1.0, bias_variance: float = 0.0):
+    """``E[sin(ωu + φ) sin(ωv + φ)]`` of normal u and v; 2 sin s sin t = cos(s−t) − cos(s+t)."""
+
+    def kernel(c: Array, a: Array, b: Array) -> Array:
+        minus = np.exp(-(frequency**2) * (a + b - 2 * c) / 2)
+        plus = np.exp(-(frequency**2) * (a + b + 2 * c) / 2)
+        value = (minus - math.cos(2 * phase) * plus) / 2
+        return weight_variance * value + bias_variance
+
+    return kernel
+
+
 def leaky_relu(slope: float, weight_variance: float = 1.0, bias_variance: float = 0.0):
     """``E[f(u) f(v)] · 2 / (1 + slope²)`` of normal u and v, f the leaky ReLU."""
 

@@ -86,6 +86,7 @@ MACHINES = {
     "arccos 2": kernel(dkm.ArcCosine(2, weight_variance=0.7)),
     "erf": kernel(dkm.ArcSine(weight_variance=1.2, bias_variance=0.1)),
     "leaky relu": kernel(dkm.LeakyReLU(0.3, weight_variance=1.2, bias_variance=0.1)),
+    "sine": kernel(dkm.Sine(0.8, 0.3, weight_variance=1.2, bias_variance=0.1)),
     "linear kernel": kernel(dkm.Linear()),
     "Matern": kernel(dkm.Matern(2.5, 1.3, scale=0.8)),
     "Matern 1.5": kernel(dkm.Matern(1.5)),

@@ -57,6 +57,7 @@ KERNELS = {
     "shifted": Shifted,
     "erf": lambda: dkm.ArcSine(weight_variance=1.3, bias_variance=0.2),
     "leaky": lambda: dkm.LeakyReLU(0.3, bias_variance=0.2),
+    "sine": lambda: dkm.Sine(0.8, 0.3, bias_variance=0.2),
     "any": Written,
     "sum": lambda: Cauchy(1.3, learn=True) + 0.5 * dkm.ArcCosine(),
     "product": lambda: Exponential(1.0) * Written(),

@@ -71,7 +71,7 @@ def test_a_run_that_has_only_begun_is_compared_as_far_as_it_goes(digits_run, tmp
         (begun / name).unlink()
     page = Page(write_report([digits_run, begun], tmp_path / "report.html").read_text())
     assert "begun: Nothing of the machine itself" in page.text
-    costs = objective_curves([Record.read(digits_run), Record.read(begun)])
-    assert costs.x_label == "step"
-    assert costs.series[0].x[-1] == costs.series[1].x[-1] == len(Record.read(begun).steps)
+    series, x_label = objective_curves([Record.read(digits_run), Record.read(begun)])
+    assert x_label == "step"
+    assert series[0].x[-1] == series[1].x[-1] == len(Record.read(begun).steps)
     assert "calibration" in page.sections

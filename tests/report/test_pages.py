@@ -134,14 +134,14 @@ def test_the_instruments_are_followed_from_the_start(digits_run, digits_page):
     record = Record.read(digits_run)
     noted = record.layers
     grams = [name for name, values in noted[0].items() if "spread" in values]
-    spread = layer_curves(record, "spread", "").series
+    spread = layer_curves(record, "spread")
     assert [each.label for each in spread] == short_names(grams)
     for name, each in zip(grams, spread, strict=True):
         assert each.x == [0, 1, 2]
         assert each.y == [noted[epoch][name]["spread"] for epoch in (0, 1, 2)]
     assert grams[-1] == "head"  # which sees the last Gram, and learns none
-    assert [each.x for each in layer_curves(record).series] == [[1, 2]] * (len(grams) - 1)
-    assert len(layer_curves(record, "gradient", "").series) == len(grams)
+    assert [each.x for each in layer_curves(record)] == [[1, 2]] * (len(grams) - 1)
+    assert len(layer_curves(record, "gradient")) == len(grams)
 
 
 def test_a_record_of_before_the_instruments(copy):
@@ -151,7 +151,7 @@ def test_a_record_of_before_the_instruments(copy):
     page = page_of([copy], data=False)
     assert "KL of each Gram layer" in page.text
     assert not any(title in page.text for title in INSTRUMENTS)
-    (series,) = layer_curves(Record.read(copy)).series
+    (series,) = layer_curves(Record.read(copy))
     assert (series.x, series.y) == ([1, 2], [1.5, 2.5])
 
 

@@ -65,6 +65,8 @@ KERNELS = {
     "erf, variances": lambda: dkm.ArcSine(weight_variance=1.4, bias_variance=0.3),
     "leaky relu": lambda: dkm.LeakyReLU(0.3),
     "absolute value": lambda: dkm.LeakyReLU(-1.0, weight_variance=1.4, bias_variance=0.3),
+    "sine": dkm.Sine,
+    "sine, variances": lambda: dkm.Sine(1.3, 0.4, weight_variance=1.4, bias_variance=0.3),
     "gaussian": lambda: dkm.NormalisedGaussian(0.7),
     "gaussian, learned": lambda: dkm.NormalisedGaussian(3.0, learn=True),
     "polynomial": lambda: dkm.NormalisedPolynomial((0.25, 0.75)),

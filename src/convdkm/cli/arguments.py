@@ -15,7 +15,10 @@ def argument(metavar: str, help: str) -> Any:
 
 
 def option(metavar: str, help: str, *names: str, group: str | None = None) -> Any:
-    """An option with a value; its names are made from that of the parameter unless given."""
+    """An option with a value; its names are made from that of the parameter unless given.
+
+    The help page adds the default of the parameter to the help.
+    """
     return typer.Option(*names, metavar=metavar, help=help, rich_help_panel=group)
 
 
@@ -47,15 +50,10 @@ Device = Annotated[
     str | None, option("NAME", "cpu, cuda, cuda:1, mps, … (default: as in training)")
 ]
 CheckpointName = Annotated[
-    str, option("NAME", "checkpoint to use: last, best or previous (default: last)", "--checkpoint")
+    str, option("NAME", "checkpoint to use: last, best or previous", "--checkpoint")
 ]
 Quiet = Annotated[bool, switch("--quiet", "print only warnings and the result", "-q")]
 TableFormat = Annotated[
     str,
-    option(
-        "NAME",
-        "format to print: markdown, latex, csv or none (default: markdown)",
-        "--format",
-        "-f",
-    ),
+    option("NAME", "format to print: markdown, latex, csv or none", "--format", "-f"),
 ]

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from convdkm.cli.arguments import option, switch
-from convdkm.cli.output import console, plain_table, warn
+from convdkm.cli.output import console, plain_table, say, warn
 from convdkm.errors import InvalidInputError
 from convdkm.storage.files import write_json, write_text
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from convdkm.lab.bench.report import Part
 
 WIDTHS = ("16,32,64", "32,64,128", "64,128,256")
@@ -33,18 +31,16 @@ def bench(
             " --quick also 32,64,128 and 64,128,256)",
         ),
     ] = None,
-    batch: Annotated[int, option("N", "images in a batch (default: 256)")] = 256,
-    side: Annotated[int, option("N", "height and width of an image (default: 32)")] = 32,
-    repeats: Annotated[int, option("N", "repetitions (default: 5)")] = 5,
-    steps: Annotated[
-        int, option("N", "training steps that compare float32 with float64 (default: 200)")
-    ] = 200,
+    batch: Annotated[int, option("N", "images in a batch")] = 256,
+    side: Annotated[int, option("N", "height and width of an image")] = 32,
+    repeats: Annotated[int, option("N", "repetitions")] = 5,
+    steps: Annotated[int, option("N", "training steps that compare float32 with float64")] = 200,
     threads: Annotated[int | None, option("N", "threads of PyTorch (default: all cores)")] = None,
     compile: Annotated[
         bool,
         switch(
             "--compile/--no-compile",
-            "compile elementwise functions and the predictor, and record steps (default: on)",
+            "compile elementwise functions and the predictor, and record steps",
         ),
     ] = True,
     scaling: Annotated[
@@ -53,10 +49,7 @@ def bench(
     profile: Annotated[bool, switch("--profile", "measure where the time of a step goes")] = False,
     keep_memory: Annotated[
         bool,
-        switch(
-            "--keep-memory/--no-keep-memory",
-            "keep freed memory in the process, for all alike (default: on)",
-        ),
+        switch("--keep-memory/--no-keep-memory", "keep freed memory in the process, for all alike"),
     ] = True,
 ) -> None:
     """Measure speed and memory, compared with a textbook version and a CNN.
@@ -69,32 +62,33 @@ def bench(
     import torch
 
     from convdkm.lab.bench.contestants import Workload
-    from convdkm.lab.bench.report import Plan, run_bench
+    from convdkm.lab.bench.report import run_bench
     from convdkm.runtime.allocator import keep_freed_memory
 
     sizes = [checked_widths(text) for text in widths or (WIDTHS[:1] if quick else WIDTHS)]
-    plan = Plan(
-        tuple(Workload(size, batch, side) for size in sizes),
-        chosen_parts(quick=quick, scaling=scaling, profile=profile),
-        repeats,
-        steps,
-        compile,
-        nudged=not quick,
-    )
+    workloads = [Workload(size, batch, side) for size in sizes]
     if threads is not None:
         if threads < 1:
             raise InvalidInputError(f"--threads must be at least 1, got {threads}")
         torch.set_num_threads(threads)
     kept = keep_freed_memory() if keep_memory else False
     progress = console(stderr=True)
-    results = run_bench(plan, lambda text: progress.print(f"… {text}", style="dim"))
+    results = run_bench(
+        workloads,
+        chosen_parts(quick=quick, scaling=scaling, profile=profile),
+        lambda text: progress.print(f"… {text}", style="dim"),
+        repeats=repeats,
+        steps=steps,
+        compiled=compile,
+        nudged=not quick,
+    )
     results["settings"]["freed_memory_kept"] = kept
     if results["disturbed"]:
         warn(
             f"this machine is busy: {'; '.join(results['disturbed'])}. Do not trust times until it"
             " is quiet; memory and precision are not touched by it"
         )
-    show(results, console())
+    show(results)
     if json is not None:
         write_json(json, results)
     if markdown is not None:
@@ -113,31 +107,22 @@ def checked_widths(text: str) -> tuple[int, ...]:
 
 def chosen_parts(*, quick: bool, scaling: bool, profile: bool) -> tuple[Part, ...]:
     """The parts to run: those asked for, with the comparison if quick; all if none was."""
-    asked: list[Part] = []
-    if quick or not (scaling or profile):
-        asked.append("compare")
-    if scaling or not (quick or profile):
-        asked.append("scaling")
-    if profile or not (quick or scaling):
-        asked.append("profile")
-    return tuple(asked)
+    asked: dict[Part, bool] = {"compare": quick, "scaling": scaling, "profile": profile}
+    return tuple(part for part in asked if asked[part] or not any(asked.values()))
 
 
-def show(results: dict[str, Any], screen: Console) -> None:
+def show(results: dict[str, Any]) -> None:
     """Print machine, tables and remarks."""
     from convdkm.lab.bench.tables import heading, notes, sheets
 
+    screen = console()
     for line in heading(results):
-        screen.print(line, soft_wrap=True)
+        say(line)
     for sheet in sheets(results):
-        screen.print()
-        screen.print(sheet.title, style="bold")
-        table = plain_table(*sheet.columns, right=sheet.right)
-        for row in sheet.rows:
-            table.add_row(*row)
-        screen.print(table)
+        screen.print(f"\n{sheet.title}", style="bold")
+        screen.print(plain_table(*sheet.columns, rows=sheet.rows, right=sheet.right))
     for note in notes(results):
-        screen.print(f"Note: {note}", soft_wrap=True)
+        say(f"Note: {note}")
 
 
 def as_markdown(results: dict[str, Any]) -> str:

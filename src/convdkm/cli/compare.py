@@ -41,7 +41,7 @@ def compare(
             " all if there are fewer)",
         ),
     ] = None,
-    seeds: Annotated[int, option("N", "fits of each method at each size (default: 3)")] = 3,
+    seeds: Annotated[int, option("N", "fits of each method at each size")] = 3,
     output: Annotated[
         Path | None,
         option(
@@ -61,7 +61,7 @@ def compare(
         _scale(
             "MINUTES",
             "limit of each fit, and of each prediction of the test images by a kernel; inf for"
-            " no limit (default: 10)",
+            " no limit",
         ),
     ] = 10.0,
     test_size: Annotated[
@@ -72,7 +72,7 @@ def compare(
         _scale(
             "NAME",
             "settings of the machine, the inducing NNGP and the CNN, and of the crops and flips"
-            " of all methods (default: quick)",
+            " of all methods",
         ),
     ] = "quick",
     whitening: Annotated[
@@ -98,9 +98,7 @@ def compare(
             "--cpus",
         ),
     ] = None,
-    retries: Annotated[
-        int, launch("N", "times to begin again a trial whose process was lost (default: 0)")
-    ] = 0,
+    retries: Annotated[int, launch("N", "times to begin again a trial whose process was lost")] = 0,
     address: Address = None,
     partition: Partition = None,
     hours: Hours = 24.0,
@@ -165,13 +163,12 @@ def compare(
 
 def _show_methods() -> None:
     """Print every method: what it is, and what it needs."""
-    from convdkm.lab.baselines.methods import GROUPS, METHODS, QUICK
+    from convdkm.lab.baselines.methods import GROUPS, METHODS, QUICK, Method
 
-    screen = console()
-    table = plain_table("method", "group", "", "needs")
-    for each in METHODS:
-        there = "installed" if each.installed else "not installed"
-        needs = "" if each.extra is None else f"convdkm[{each.extra}], {there}"
-        table.add_row(each.name, each.group, each.about, needs)
-    screen.print(table)
-    screen.print(f"\nGroups: {', '.join(GROUPS)}. quick is {', '.join(QUICK)}.", soft_wrap=True)
+    def needs(method: Method) -> str:
+        there = "installed" if method.installed else "not installed"
+        return "" if method.extra is None else f"convdkm[{method.extra}], {there}"
+
+    rows = [(each.name, each.group, each.about, needs(each)) for each in METHODS]
+    console().print(plain_table("method", "group", "", "needs", rows=rows))
+    say(f"\nGroups: {', '.join(GROUPS)}. quick is {', '.join(QUICK)}.")

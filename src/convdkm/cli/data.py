@@ -21,24 +21,16 @@ def data(context: typer.Context) -> None:
 
 def list_sets(data_dir: DataDir = None) -> None:
     """List the data sets known by name, and where they are."""
-    screen = console()
-    table = plain_table("name", "images", "shape", "classes", "where", right=("images", "classes"))
+    rows = []
     for known in KNOWN_SETS.values():
         place = find(known.name, data_dir)
+        size, shape = f"{known.train_size:,} + {known.test_size:,}", "×".join(map(str, known.shape))
         where = "embedded" if known.format == "embedded" else str(place or "not here")
-        table.add_row(
-            known.name,
-            f"{known.train_size:,} + {known.test_size:,}",
-            "×".join(map(str, known.shape)),
-            str(known.num_classes),
-            where,
-        )
-    screen.print(table)
-    screen.print()
-    screen.print(f"Data directory: {data_directory(data_dir)}", soft_wrap=True)
-    screen.print(
-        "A folder with a sub-folder of images for each class, or an .npz file, works as well."
-    )
+        rows.append((known.name, size, shape, str(known.num_classes), where))
+    columns = ("name", "images", "shape", "classes", "where")
+    console().print(plain_table(*columns, rows=rows, right=("images", "classes")))
+    say(f"\nData directory: {data_directory(data_dir)}")
+    say("A folder with a sub-folder of images for each class, or an .npz file, works as well.")
 
 
 def verify_sets(

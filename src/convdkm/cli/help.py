@@ -34,29 +34,21 @@ class Group(TyperGroup):
         _format_options(self.get_params(ctx), formatter)
 
 
-class ConfiguringCommand(Command):
-    """A command with a flag for every field of the configuration, which takes long to import.
-
-    The flags are made when the command is called or its own help is asked for. Those that the user
-    gave are the context's ``obj``, by the names of the fields.
-    """
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        from convdkm.cli.options import configuration_flags
-
-        return [*super().get_params(ctx), *configuration_flags()]
-
-    def invoke(self, ctx: Any) -> Any:
-        from convdkm.cli.options import take_given
-
-        ctx.obj = take_given(ctx.params)
-        return super().invoke(ctx)
-
-
 def help_if_alone(context: typer.Context) -> None:
     """Show the help of a group that is called without a command."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def default_text(default: Any) -> str:
+    """A default as users write it; empty for None."""
+    if default is None:
+        return ""
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def _format_options(parameters: list[Any], formatter: Any) -> None:
@@ -65,7 +57,7 @@ def _format_options(parameters: list[Any], formatter: Any) -> None:
         argument = parameter.param_type_name == "argument"
         usual = "Arguments" if argument else "Options"
         group = getattr(parameter, "rich_help_panel", None) or usual
-        entry = _argument(parameter) if argument else _option(parameter)
+        entry = (parameter.metavar, parameter.help or "") if argument else _option(parameter)
         sections.setdefault(group, []).append(entry)
     for title, entries in sections.items():
         with formatter.section(title):
@@ -77,17 +69,17 @@ def _arguments(parameters: list[Any]) -> list[str]:
     return [each.metavar if each.required else f"[{each.metavar}]" for each in arguments]
 
 
-def _argument(parameter: Any) -> tuple[str, str]:
-    return parameter.metavar, parameter.help or ""
-
-
 def _option(parameter: Any) -> tuple[str, str]:
+    """Names and help of an option, with its default unless it is a switch that is off."""
     names = ", ".join(sorted(parameter.opts, key=len))
     if parameter.secondary_opts:
         names += f", {parameter.secondary_opts[0]}"
     if not parameter.is_flag and parameter.metavar:
         names += f" {parameter.metavar}"
-    return names, "show this help" if parameter.name == "help" else parameter.help or ""
+    shown, default = parameter.show_default, parameter.default
+    default = shown if isinstance(shown, str) else "" if default is False else default_text(default)
+    text = "show this help" if parameter.name == "help" else parameter.help or ""
+    return names, f"{text} (default: {default})" if default else text
 
 
 def _first_sentence(text: str | None) -> str:

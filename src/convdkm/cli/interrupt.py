@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 SAME_PRESS_SECONDS = 1.0
@@ -57,12 +57,7 @@ class Interrupt:
             self._listen()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop_listening()
         for number, handler in self._before.items():
             signal.signal(number, handler)

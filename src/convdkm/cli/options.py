@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import typer
 import typer.main
 
+from convdkm.cli.help import default_text
 from convdkm.config import SECTION, SECTIONS
 
 LONGEST = 60
@@ -37,7 +38,7 @@ def configuration_flags() -> tuple[Any, ...]:
 def take_given(arguments: dict[str, Any]) -> dict[str, Any]:
     """Take the fields out of the arguments of a command; those that the user gave."""
     given = {name: arguments.pop(name) for name in FIELDS}
-    return {n: _number_if_choice(n, v) for n, v in given.items() if v is not None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def choices(annotation: Any) -> tuple[Any, ...]:
@@ -76,23 +77,17 @@ def _parts(annotation: Any) -> Iterator[Any]:
         yield annotation
 
 
-def _number_if_choice(name: str, value: Any) -> Any:
-    """Text as the number it stands for, where a field takes one of a few numbers."""
-    annotation = SECTIONS[SECTION[name]].model_fields[name].annotation
-    return next((each for each in choices(annotation) if str(each) == value), value)
-
-
 def _parameter(name: str) -> inspect.Parameter:
     section = SECTION[name]
     field = SECTIONS[section].model_fields[name]
     kind = bool if field.annotation is bool else str
-    default, shown = _shown(field.default), metavar(field.annotation)
+    shown = metavar(field.annotation)
     listed = f": {', '.join(choices(field.annotation))}" if shown == "NAME" else ""
     option = typer.Option(
-        help=f"{field.description}{listed}{f' (default: {default})' if default else ''}",
+        help=f"{field.description}{listed}",
         metavar=None if kind is bool else shown,
         rich_help_panel=PANELS[section],
-        show_default=False,
+        show_default=default_text(field.default),
     )
     return inspect.Parameter(
         name,
@@ -100,13 +95,3 @@ def _parameter(name: str) -> inspect.Parameter:
         default=None,
         annotation=Annotated[kind | None, option],
     )
-
-
-def _shown(default: Any) -> str:
-    if default is None:
-        return ""
-    if isinstance(default, bool):
-        return "on" if default else "off"
-    if isinstance(default, tuple):
-        return ",".join(map(str, default))
-    return f"{default:g}" if isinstance(default, float) else str(default)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from convdkm.storage.text import legible
-from convdkm.training.metric_names import METRIC_NAMES
+from convdkm.training.metric_names import metric_rows
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-PARTS = ("test", "validation", "train")
 MISSING = "–"
 UNBOUNDED = 200
 """Columns where output goes to a file or another program."""
@@ -53,7 +52,9 @@ def warn(text: str) -> None:
     console(stderr=True).print(f"Warning: {text}", style="yellow", soft_wrap=True)
 
 
-def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+def plain_table(
+    *columns: str, rows: Iterable[Iterable[str]] = (), right: Collection[str] = ()
+) -> Table:
     """A table without vertical lines, whose named columns are aligned to the right."""
     from rich import box
     from rich.table import Table
@@ -62,18 +63,15 @@ def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     for column in columns:
         justify: Literal["left", "right"] = "right" if column in right else "left"
         table.add_column(column, justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
 def metrics_table(metrics: Mapping[str, float]) -> Table:
     """The figures of a run: one row for each kind, one column for each part of the data."""
-    parts = [part for part in PARTS if f"{part}_accuracy" in metrics]
-    table = plain_table("", *parts, right=tuple(parts))
-    for name, title in METRIC_NAMES.items():
-        values = [metrics.get(f"{part}_{name}") for part in parts]
-        if any(value is not None for value in values):
-            table.add_row(title, *(_figure(name, value) for value in values))
-    return table
+    parts, rows = metric_rows(metrics, _figure)
+    return plain_table("", *parts, rows=rows, right=parts)
 
 
 def _figure(name: str, value: float | None) -> str:

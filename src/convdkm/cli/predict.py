@@ -51,8 +51,7 @@ def predict(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        option("FILE", "write to this file instead of the screen", "--output", "-o"),
+        Path | None, option("FILE", "write to this file instead of the screen", "--output", "-o")
     ] = None,
     *,
     resize: Annotated[
@@ -173,14 +172,14 @@ def _progress(total: int, *, shown: bool = True) -> Iterator[Advance]:
 
 
 class Machine(NamedTuple):
-    """What predicts, and what it has to be told and asked.
+    """What predicts, and what it needs to know.
 
     Attributes:
-        predict: images of a batch to predictions.
-        class_names: as they are written.
+        predict: maps a batch of images to predictions.
+        class_names: the classes, each on one line.
         image_shape: channels, height and width.
-        at_once: images of a batch.
-        digest: of all numbers and settings.
+        at_once: the number of images in a batch.
+        digest: SHA-256 of all numbers and settings.
     """
 
     predict: Callable[[Any], ClassPrediction]
@@ -194,50 +193,37 @@ def _machine(path: Path, checkpoint: str, device: str | None) -> Machine:
     """The machine of a run, or of a file that ``convdkm export`` wrote."""
     from convdkm.cli.inputs import open_run
     from convdkm.predicting import load_predictor
-    from convdkm.prediction import ClassPrediction
     from convdkm.training.run import as_images
     from convdkm.training.world import find_device
 
-    if not path.is_file():
+    predict: Callable[[Any], Any]
+    if path.is_file():
+        predictor = load_predictor(path)
+        if device is not None:
+            predictor.to(find_device(device))
+
+        def predict(images: Any) -> Any:
+            return predictor.predict(as_images(images), batch_size=AT_ONCE)
+
+        names, at_once, shape = predictor.class_names, AT_ONCE, predictor.sample_shape
+        tensors = predictor.state_dict()
+        description = f"{predictor.description()}{predictor.device}"
+    else:
         run = open_run(path, checkpoint, device)
+        predict, names, shape = run.snapshot(), run.class_names, run.image_shape
+        at_once = run.config.training.evaluation_batch
         tensors = {**run.model.state_dict(), **run.whitening.state_dict(prefix="whitening.")}
         description = f"{run.config.to_yaml()}{run.class_names}{run.model.device}"
-        return Machine(
-            run.snapshot(),
-            tuple(map(one_line, run.class_names)),
-            _checked_shape(run.image_shape, path),
-            run.config.training.evaluation_batch,
-            _digest(tensors, description),
-        )
-    predictor = load_predictor(path)
-    shape = tuple(size for size in predictor.sample_shape if size is not None)
-    if not predictor.class_names:
-        shape = ()
-    if device is not None:
-        predictor.to(find_device(device))
-
-    def predict(images: Any) -> ClassPrediction:
-        prediction = predictor.predict(as_images(images), batch_size=AT_ONCE)
-        assert isinstance(prediction, ClassPrediction)
-        return prediction
-
-    return Machine(
-        predict,
-        tuple(map(one_line, predictor.class_names)),
-        _checked_shape(shape, path),
-        AT_ONCE,
-        _digest(predictor.state_dict(), f"{predictor.description()}{predictor.device}"),
-    )
-
-
-def _checked_shape(shape: Sequence[int], path: Path) -> tuple[int, int, int]:
-    if len(shape) != 3:
-        raise InvalidInputError(
-            f"{path} does not say the size of its images and the names of its classes; export it"
-            " from a run: convdkm export RUN FILE"
-        )
-    channels, height, width = shape
-    return channels, height, width
+    match shape:
+        case (int(channels), int(height), int(width)) if names:
+            sizes = channels, height, width
+        case _:
+            raise InvalidInputError(
+                f"{path} does not say the size of its images and the names of its classes; export"
+                " it from a run: convdkm export RUN FILE"
+            )
+    digest = _digest(tensors, description)
+    return Machine(predict, tuple(map(one_line, names)), sizes, at_once, digest)
 
 
 def _digest(tensors: Mapping[str, Tensor], description: str) -> str:
@@ -257,29 +243,29 @@ def _form_of(output: Path | None) -> str:
 
 def predicted_rows(machine: Machine, batch: PictureBatch, form: Form) -> list[Row]:
     """What is said of each image, with the probabilities of all classes."""
-    prediction = machine.predict(batch.images)
-    probabilities = prediction.probs.cpu()
-    information = (
-        None
-        if prediction.expected_entropy is None
-        else prediction.mutual_information.cpu().tolist()
+    prediction, classes = machine.predict(batch.images).cpu(), machine.class_names
+    known = prediction.expected_entropy is not None
+    information = prediction.mutual_information.tolist() if known else [None] * len(prediction)
+    labels, probabilities = prediction.labels.tolist(), prediction.probs.tolist()
+    figures = zip(
+        batch.positions,
+        labels,
+        probabilities,
+        prediction.entropy.tolist(),
+        information,
+        strict=True,
     )
-    labels, entropies = prediction.labels.cpu().tolist(), prediction.entropy.cpu().tolist()
-    rows: list[Row] = []
-    for index, (position, label) in enumerate(zip(batch.positions, labels, strict=True)):
-        rows.append(
-            {
-                "image": name_text(form.files[position]),
-                "class": machine.class_names[label],
-                "probability": probabilities[index, label].item(),
-                "entropy": entropies[index],
-                "mutual_information": None if information is None else information[index],
-                "probabilities": dict(
-                    zip(machine.class_names, probabilities[index].tolist(), strict=True)
-                ),
-            }
-        )
-    return rows
+    return [
+        {
+            "image": name_text(form.files[position]),
+            "class": classes[label],
+            "probability": probs[label],
+            "entropy": entropy,
+            "mutual_information": mutual,
+            "probabilities": dict(zip(classes, probs, strict=True)),
+        }
+        for position, label, probs, entropy, mutual in figures
+    ]
 
 
 class TableForm(Form):
@@ -295,10 +281,8 @@ class TableForm(Form):
         self._screen = console()
         self._titles = [column.replace("_", " ") for column in COLUMNS]
         longest = max((cell_len(self.shown(file)) for file in files), default=0)
-        self._widths = [longest, max(map(cell_len, classes)), *map(len, self._titles[2:])]
-        self._widths = [
-            max(pair) for pair in zip(self._widths, map(len, self._titles), strict=True)
-        ]
+        needed = [longest, max(map(cell_len, classes)), 0, 0, 0]
+        self._widths = [max(pair) for pair in zip(needed, map(len, self._titles), strict=True)]
         unbounded = self._screen.options.update_width(sum(self._widths) + 100)
         whole = Measurement.get(self._screen, unbounded, self._table([])).maximum
         most = max(SHORTEST, self._widths[0] - max(0, whole - self._screen.width))
@@ -313,16 +297,21 @@ class TableForm(Form):
         return captured.get()
 
     def _table(self, rows: Iterable[Row], *, header: bool = True) -> Any:
-        table = plain_table(*self._titles, right=tuple(self._titles[2:]))
-        table.show_header = header
-        for column, width in zip(table.columns, self._widths, strict=True):
-            column.width = width
-        for row in rows:
-            figures = (row["entropy"], row["mutual_information"])
-            table.add_row(
+        def figure(value: float | None) -> str:
+            return MISSING if value is None else f"{value:.3f}"
+
+        cells = (
+            (
                 row["image"],
                 row["class"],
                 f"{row['probability']:.1%}",
-                *(MISSING if value is None else f"{value:.3f}" for value in figures),
+                figure(row["entropy"]),
+                figure(row["mutual_information"]),
             )
+            for row in rows
+        )
+        table = plain_table(*self._titles, rows=cells, right=self._titles[2:])
+        table.show_header = header
+        for column, width in zip(table.columns, self._widths, strict=True):
+            column.width = width
         return table

@@ -12,9 +12,7 @@ from convdkm.data.registry import checked_dataset
 
 def presets(
     name: Annotated[str | None, argument("NAME", "print the settings of this preset")] = None,
-    dataset: Annotated[
-        str, option("NAME", "data set that the settings are for (default: cifar10)")
-    ] = "cifar10",
+    dataset: Annotated[str, option("NAME", "data set that the settings are for")] = "cifar10",
 ) -> None:
     """List the presets, or print one.
 
@@ -30,7 +28,5 @@ def presets(
         print(textwrap.fill(title, 80, initial_indent="# ", subsequent_indent="# "))
         print(chosen.config(dataset).to_yaml(), end="")
         return
-    table = plain_table("preset", "what it is")
-    for each in names():
-        table.add_row(each, textwrap.fill(preset(each).description, 60))
-    console().print(table)
+    rows = [(each, textwrap.fill(preset(each).description, 60)) for each in names()]
+    console().print(plain_table("preset", "what it is", rows=rows))

@@ -37,7 +37,7 @@ def report(
             "-o",
         ),
     ] = None,
-    images: Annotated[int, option("N", "images to show of each kind (default: 16)")] = 16,
+    images: Annotated[int, option("N", "images to show of each kind")] = 16,
     data: MovedData = None,
     *,
     no_data: Annotated[bool, switch("--no-data", "do not predict the test images")] = False,

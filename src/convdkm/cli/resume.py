@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from convdkm.cli.arguments import DataDir, Device, MovedData, Quiet, RunFolder, option
-from convdkm.cli.output import console, metrics_table, say_path
+from convdkm.cli.output import console, metrics_table, say, say_path
 from convdkm.data.registry import checked_dataset
 from convdkm.storage.files import read_mapping
 
@@ -37,10 +37,9 @@ def resume(
     settings = read_config(run)[0].updated(options)
     metrics = _final_metrics(run, settings)
     if metrics:
-        console().print(
+        say(
             f"This run is finished: {metrics['epochs']} epochs, {metrics['steps']} steps."
-            " To go on nevertheless, ask for more with --epochs.",
-            soft_wrap=True,
+            " To go on nevertheless, ask for more with --epochs."
         )
         console().print(metrics_table(metrics))
         say_path(run)

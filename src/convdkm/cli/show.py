@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from convdkm.cli.arguments import CheckpointName, DataDir, MovedData, argument, option, switch
-from convdkm.cli.output import UNBOUNDED, console, metrics_table, plain_table, warn
+from convdkm.cli.output import UNBOUNDED, console, metrics_table, plain_table, say, warn
 from convdkm.data.registry import checked_dataset, is_known
 from convdkm.errors import ConvDKMError, InvalidInputError
 
@@ -95,8 +95,7 @@ def show(
 def _show_run(folder: Path, checkpoint: str, moved: Mapping[str, str] | None) -> None:
     """Print the machine of a run, layer by layer, and its figures.
 
-    Args:
-        moved: where its images are now, by the options that say so; None to do without them.
+    ``moved`` holds the options that say where its images are now; None does without images.
     """
     from convdkm.cli.inputs import open_run
     from convdkm.report.findings import of_settings
@@ -166,15 +165,11 @@ def _show(
 ) -> None:
     from convdkm.insight.summary import summarise
 
-    screen = console()
-    config = run.config
-    size = "×".join(map(str, run.image_shape))
-    screen.print(
+    screen, config, size = console(), run.config, "×".join(map(str, run.image_shape))
+    say(
         f"{config.data.dataset}: {len(run.class_names)} classes, images {size}, whitening"
-        f" {config.training.whitening}; {state}",
-        soft_wrap=True,
+        f" {config.training.whitening}; {state}\n"
     )
-    screen.print()
     rows = summarise(run.model, run.image_shape)
     unbounded = screen.options.update(width=UNBOUNDED)
     for without in LEAVE_OUT:
@@ -183,11 +178,9 @@ def _show(
             break
     screen.print(table)
     if notes:
-        screen.print()
-    for note in notes:
-        screen.print(note, soft_wrap=True)
+        say("\n" + "\n".join(notes))
     if run.metrics:
-        screen.print()
+        say("")
         screen.print(metrics_table(run.metrics))
 
 
@@ -199,23 +192,13 @@ def machine_table(
 ) -> Table:
     """The layers, those of a block under its name.
 
-    Args:
-        rows: the layers.
-        read: the instruments of Gram layers.
-        gradients: beside the parameters, of layers that have some.
-        without: columns to leave out.
+    ``read`` holds the instruments of Gram layers, ``gradients`` the ratios of gradients to
+    parameters, both by the names of layers; ``without`` names columns to leave out.
     """
-    rows, gradients = list(rows), gradients or {}
-    seen = {
-        name: (f"{each.explained:.1%}", f"{each.spread:.2g}")
-        for name, each in (read or {}).items()
-        if each.explained is not None and each.spread is not None
-    }
-    columns = list(COLUMNS)
-    columns += ["explained", "spread"] if seen else []
-    columns += ["gradient"] if gradients else []
-    columns = [column for column in columns if column not in without]
-    table = plain_table(*columns, right=tuple(each for each in columns[1:] if each != "kind"))
+    rows = list(rows)
+    measured = _measured(read or {}, gradients or {})
+    columns = [each for each in (*COLUMNS, *measured) if each not in without]
+    table = plain_table(*columns, right=[each for each in columns[1:] if each != "kind"])
 
     def add(**cells: str) -> None:
         table.add_row(*(cells.get(column, "") for column in columns))
@@ -224,8 +207,6 @@ def machine_table(
         if block:
             table.add_row(block, style="bold")
         for row in members:
-            explained, spread = seen.get(row.name, ("", ""))
-            gradient = gradients.get(row.name)
             cells = {
                 "layer": f"  {row.part}" if block else row.part,
                 "kind": row.kind,
@@ -234,16 +215,24 @@ def machine_table(
                 "parameters": f"{row.parameters:,}" if row.parameters else "",
                 "ν": "" if row.nu is None else f"{row.nu:g}",
                 "KL": "" if row.kl is None else _nats(row.kl),
-                "explained": explained,
-                "spread": spread,
-                "gradient": "" if gradient is None else f"{gradient:.1e}",
             }
-            add(**cells)
+            add(**cells, **{name: values.get(row.name, "") for name, values in measured.items()})
     table.add_section()
     parameters = sum(row.parameters for row in rows)
     divergence = sum(row.kl for row in rows if row.kl is not None)
     add(layer="all", parameters=f"{parameters:,}", KL=_nats(divergence))
     return table
+
+
+def _measured(
+    read: Mapping[str, Reading], gradients: Mapping[str, float]
+) -> dict[str, dict[str, str]]:
+    """The columns that were measured, if any: text by the name of the layer."""
+    explained = {n: f"{r.explained:.1%}" for n, r in read.items() if r.explained is not None}
+    spread = {n: f"{r.spread:.2g}" for n, r in read.items() if r.spread is not None}
+    sizes = {name: f"{value:.1e}" for name, value in gradients.items()}
+    columns = {"explained": explained, "spread": spread, "gradient": sizes}
+    return {title: values for title, values in columns.items() if values}
 
 
 def _nats(value: float) -> str:

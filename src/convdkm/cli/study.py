@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from convdkm.cli.arguments import option
 from convdkm.cli.interrupt import Interrupt
-from convdkm.cli.output import console, say, say_path, warn
+from convdkm.cli.output import say, say_path, warn
 from convdkm.storage.text import in_shell
 
 if TYPE_CHECKING:
@@ -17,31 +17,23 @@ if TYPE_CHECKING:
     from convdkm.lab.studies.study import Study, Tell
 
 launch = partial(option, group="Launching")
-LauncherName = Annotated[str, launch("NAME", "local, ray or slurm (default: local)")]
+LauncherName = Annotated[str, launch("NAME", "local, ray or slurm")]
 Address = Annotated[
     str | None, launch("ADDRESS", "ray: of the cluster (default: RAY_ADDRESS, or one started here)")
 ]
 Partition = Annotated[str | None, launch("NAME", "slurm: partition")]
-Hours = Annotated[
-    float, launch("X", "slurm: limit of a job, after which it is queued again (default: 24)")
-]
+Hours = Annotated[float, launch("X", "slurm: limit of a job, after which it is queued again")]
 
 
 def telling(*, quiet: bool) -> Tell:
     """Words go to the screen, unless all is to be quiet; warnings to standard error."""
     from convdkm.lab.studies.study import Tell
 
-    screen = console()
-
-    def say(text: str) -> None:
-        if not quiet:
-            screen.print(text, soft_wrap=True)
-
-    return Tell(say, warn)
+    return Tell((lambda _: None) if quiet else say, warn)
 
 
 def carry_out(
-    study: Study[Any],
+    study: Study[Any, Any],
     launcher: Launcher,
     tell: Tell,
     *,
@@ -51,13 +43,8 @@ def carry_out(
 ) -> None:
     """Do what a study asks for; the last line printed is its folder.
 
-    Args:
-        study: what to do.
-        launcher: to do it by.
-        tell: where words go.
-        dry_run: only say what would be done.
-        show: shows what has come out.
-        see: said where nothing is left to do.
+    With ``dry_run``, only say what would be done. Afterwards ``show`` shows the results, and
+    ``see`` is printed if nothing is left to do.
     """
     from convdkm.lab.studies.study import conduct
 

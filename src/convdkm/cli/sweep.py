@@ -30,9 +30,7 @@ def sweep(
     dry_run: Annotated[
         bool, switch("--dry-run", "show the plan and the time it takes, and stop")
     ] = False,
-    trial: Annotated[
-        bool, switch("--trial/--no-trial", "measure a short trial beforehand (default: on)")
-    ] = True,
+    trial: Annotated[bool, switch("--trial/--no-trial", "measure a short trial beforehand")] = True,
     quiet: Quiet = False,
     data_dir: DataDir = None,
     device: Device = None,
@@ -84,9 +82,7 @@ def sweep(
             "X", "GPUs of one run, or a share of one (default: local: 1 if there are any; else 0)"
         ),
     ] = None,
-    retries: Annotated[
-        int, launch("N", "times to go on with a run whose process was lost (default: 3)")
-    ] = 3,
+    retries: Annotated[int, launch("N", "times to go on with a run whose process was lost")] = 3,
     address: Address = None,
     partition: Partition = None,
     hours: Hours = 24.0,
@@ -120,7 +116,8 @@ def sweep(
         inducing=inducing,
     )
     if launcher == "local":
-        require_data(study.chosen.datasets, study.where.get("data_dir"))
+        (chosen,) = study.record.tables.values()
+        require_data(chosen.datasets, study.where.get("data_dir"))
     engine = make_launcher(
         launcher,
         path.with_name(f"{path.name}-trial") if dry_run else path / JOBS,

@@ -17,8 +17,7 @@ def tables(
     runs: Annotated[Path, argument("RUNS", "folder of a sweep or of a comparison")],
     *,
     output: Annotated[
-        Path | None,
-        option("FOLDER", "folder to write to (default: RUNS/tables)", "--output", "-o"),
+        Path | None, option("FOLDER", "folder to write to (default: RUNS/tables)", "--output", "-o")
     ] = None,
     format: TableFormat = "markdown",
     curves: Annotated[
@@ -31,7 +30,7 @@ def tables(
     ] = None,
     figures: Annotated[
         bool,
-        switch("--figures/--no-figures", "draw figures, which need matplotlib (default: on)"),
+        switch("--figures/--no-figures", "draw figures, which need matplotlib"),
     ] = True,
 ) -> None:
     """Print the tables of a sweep, beside the published ones, or of a comparison.

@@ -16,6 +16,7 @@ from convdkm.errors import InvalidInputError
 
 Layout = Literal["auto", "NHW", "NHWC", "NCHW"]
 _USUAL_CHANNELS = (1, 3)
+_WHITE = {torch.uint8: 255, torch.uint16: 65535}
 
 
 def from_arrays(
@@ -46,16 +47,8 @@ def from_arrays(
         test, test_labels = train[:0], []
     else:
         test = image_tensor(test_images, "test_images", layout)
-    coded = coded_labels(train_labels, test_labels, class_names)
-    return Dataset(
-        train,
-        coded.train,
-        test,
-        coded.test,
-        num_classes=len(coded.class_names),
-        name=name,
-        class_names=coded.class_names,
-    )
+    train_codes, test_codes, names = coded_labels(train_labels, test_labels, class_names)
+    return Dataset(train, train_codes, test, test_codes, len(names), name, names)
 
 
 def from_torch(train: Any, test: Any = None, *, name: str = "") -> Dataset:
@@ -101,8 +94,6 @@ def _as_tensor(images: Any, where: str) -> Tensor:
         return images.detach().cpu()
     try:
         array = np.asarray(images)
-        if array.dtype == np.uint16:
-            return torch.from_numpy(array.astype(np.float32) / np.float32(65535))
         if not array.dtype.isnative or not array.flags.writeable:
             array = array.astype(array.dtype.newbyteorder("="))
         return torch.from_numpy(np.ascontiguousarray(array))
@@ -131,10 +122,8 @@ def _recognised(shape: tuple[int, ...], where: str, *, from_torch: bool) -> Layo
 
 
 def _scaled(images: Tensor, where: str) -> Tensor:
-    if images.dtype == torch.uint8:
-        return images.float().div_(255)
-    if images.dtype == torch.uint16:
-        return images.float().div_(65535)
+    if images.dtype in _WHITE:
+        return images.float().div_(_WHITE[images.dtype])
     if images.dtype == torch.bool or images.is_floating_point():
         return images.float()
     raise InvalidInputError(

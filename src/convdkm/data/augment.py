@@ -38,11 +38,11 @@ def random_crop_flip(
         raise InvalidInputError(f"margin must be an integer of 0 or more, got {margin!r}")
     count, _, height, width = images.shape
     total = count if total is None else total
-    own = slice(first, first + count)
-    top, left = torch.randint(2 * margin + 1, (2, total, 1), generator=generator)[:, own]
+    part = slice(first, first + count)
+    top, left = torch.randint(2 * margin + 1, (2, total, 1), generator=generator)[:, part]
     rows, columns = top + torch.arange(height), left + torch.arange(width)
     if flip:
-        straight = torch.rand(total, 1, generator=generator)[own] < 0.5
+        straight = torch.rand(total, 1, generator=generator)[part] < 0.5
         columns = torch.where(straight, columns, columns.flip(1))
     which = torch.arange(count).reshape(-1, 1, 1)
     place = (which, rows.unsqueeze(2), columns.unsqueeze(1))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from convdkm.data.arrays import from_arrays
 from convdkm.data.dataset import Dataset
 from convdkm.data.registry import KnownSet, known_set, locate
 from convdkm.data.unpickle import unpickle
@@ -51,18 +51,12 @@ def read_cifar(place: Path, known: KnownSet) -> Dataset:
     if missing:
         raise InvalidInputError(f"{place} does not hold {', '.join(missing)} of {known.title}")
 
-    def part(names: tuple[str, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-        images = torch.from_numpy(np.concatenate([batches[name][0] for name in names]))
-        labels = torch.from_numpy(np.concatenate([batches[name][1] for name in names]))
-        return images.reshape(-1, *known.shape).float().div_(255), labels
+    def part(names: tuple[str, ...]) -> tuple[Array, Array]:
+        images, labels = zip(*(batches[name] for name in names), strict=True)
+        return np.concatenate(images).reshape(-1, *known.shape), np.concatenate(labels)
 
-    return Dataset(
-        *part(known.parts[:-1]),
-        *part(known.parts[-1:]),
-        num_classes=known.num_classes,
-        name=known.name,
-        class_names=class_names,
-    )
+    train, test = part(known.parts[:-1]), part(known.parts[-1:])
+    return from_arrays(*train, *test, class_names, name=known.name, layout="NCHW")
 
 
 def _files(place: Path, known: KnownSet, wanted: set[str]) -> Iterator[tuple[str, bytes]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -46,8 +47,10 @@ class Part:
         """
         pixels = [digest_of_bytes(image.tobytes()) for image in self.images.cpu().numpy()]
         if not self.origins:
-            return [(own,) for own in pixels]
-        return [(each.digest, own) for each, own in zip(self.origins, pixels, strict=True)]
+            return [(digest,) for digest in pixels]
+        return [
+            (origin.digest, digest) for origin, digest in zip(self.origins, pixels, strict=True)
+        ]
 
     def with_origins(self) -> Part:
         """With the pixels as they are now for origins, if there are no others."""
@@ -83,7 +86,16 @@ class Dataset:
         check_positive(num_classes=self.num_classes)
         if not self.class_names:
             object.__setattr__(self, "class_names", tuple(map(str, range(self.num_classes))))
-        self._check_class_names()
+        if len(self.class_names) != self.num_classes:
+            raise InvalidInputError(
+                f"{self._called} has {self.num_classes} classes but"
+                f" {len(self.class_names)} class names"
+            )
+        repeated = {name for name in self.class_names if self.class_names.count(name) > 1}
+        if repeated:
+            raise InvalidInputError(
+                f"class names must differ; {', '.join(sorted(repeated))} stands more than once"
+            )
         if not len(self.train_images):
             raise InvalidInputError(f"{self._called} has no training images")
         self._check_part("training", self.train)
@@ -94,7 +106,12 @@ class Dataset:
                 f"{self._called} has training images {shape_text(train_shape)} but test images"
                 f" {shape_text(test_shape)} (channels×height×width); bring them to one shape"
             )
-        self._check_every_test_class_is_trained()
+        unseen = sorted({*self.test_labels.tolist()} - {*self.train_labels.tolist()})
+        if unseen:
+            named = some_of([self.class_names[label] for label in unseen])
+            raise InvalidInputError(
+                f"{self._called} has test images of classes without a training image: {named}"
+            )
 
     @property
     def has_test(self) -> bool:
@@ -117,17 +134,15 @@ class Dataset:
         """The test images."""
         return Part(self.test_images, self.test_labels, self.test_origins)
 
+    @staticmethod
+    def of(train: Part, test: Part, class_names: tuple[str, ...], name: str = "") -> Dataset:
+        """The data set of two parts."""
+        tensors = train.images, train.labels, test.images, test.labels
+        return Dataset(*tensors, len(class_names), name, class_names, train.origins, test.origins)
+
     def with_parts(self, train: Part, test: Part) -> Dataset:
         """Other images in the place of these."""
-        return replace(
-            self,
-            train_images=train.images,
-            train_labels=train.labels,
-            train_origins=train.origins,
-            test_images=test.images,
-            test_labels=test.labels,
-            test_origins=test.origins,
-        )
+        return Dataset.of(train, test, self.class_names, self.name)
 
     def subset(
         self, train_size: int | None = None, test_size: int | None = None, seed: int = 0
@@ -202,18 +217,6 @@ class Dataset:
             )
         return stratified(labels, size, seed, least=1)
 
-    def _check_class_names(self) -> None:
-        if len(self.class_names) != self.num_classes:
-            raise InvalidInputError(
-                f"{self._called} has {self.num_classes} classes but"
-                f" {len(self.class_names)} class names"
-            )
-        repeated = {name for name in self.class_names if self.class_names.count(name) > 1}
-        if repeated:
-            raise InvalidInputError(
-                f"class names must differ; {', '.join(sorted(repeated))} stands more than once"
-            )
-
     def _check_part(self, part: str, content: Part) -> None:
         images, labels = content.images, content.labels
         where = f"the {part} images of {self._called}"
@@ -237,17 +240,8 @@ class Dataset:
             raise InvalidInputError(
                 f"{self._called} has {len(images)} {part} images but {len(content.origins)} origins"
             )
-        if len(images):
-            self._check_values(where, images)
-            low, high = int(labels.min()), int(labels.max())
-            if low < 0 or high >= self.num_classes:
-                raise InvalidInputError(
-                    f"the {part} labels of {self._called} run from {low} to {high}, but must lie"
-                    f" between 0 and {self.num_classes - 1}"
-                )
-
-    @staticmethod
-    def _check_values(where: str, images: Tensor) -> None:
+        if not len(images):
+            return
         low, high = (float(value) for value in torch.aminmax(images))
         if not (-float("inf") < low and high < float("inf")):
             bad = (~images.isfinite()).flatten(1).any(1).nonzero().flatten()
@@ -260,17 +254,14 @@ class Dataset:
                 f"{where} must have values between 0 and 1, got {low:.4g} to {high:.4g}; divide"
                 " pixels of 0 to 255 by 255, and leave standardising to the whitening"
             )
-
-    def _check_every_test_class_is_trained(self) -> None:
-        trained = set(self.train_labels.unique().tolist())
-        unseen = sorted(set(self.test_labels.unique().tolist()) - trained)
-        if unseen:
-            named = some_of([self.class_names[label] for label in unseen])
+        first, last = int(labels.min()), int(labels.max())
+        if first < 0 or last >= self.num_classes:
             raise InvalidInputError(
-                f"{self._called} has test images of classes without a training image: {named}"
+                f"the {part} labels of {self._called} run from {first} to {last}, but must lie"
+                f" between 0 and {self.num_classes - 1}"
             )
 
 
-def shape_text(shape: tuple[int, ...]) -> str:
+def shape_text(shape: Sequence[int]) -> str:
     """A shape as people write it: ``3×32×32``."""
     return "×".join(map(str, shape))

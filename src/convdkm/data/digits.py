@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
-
 from convdkm.checks import check_positive
+from convdkm.data.arrays import from_arrays
 from convdkm.data.dataset import Dataset
 from convdkm.errors import InvalidInputError
 
@@ -33,15 +28,4 @@ def load_digits(test_size: int = 360, seed: int = 0) -> Dataset:
     train, test, train_labels, test_labels = train_test_split(
         digits.images, digits.target, test_size=test_size, random_state=seed, stratify=digits.target
     )
-
-    def images(array: np.ndarray[Any, Any]) -> Tensor:
-        return torch.from_numpy(array).float().unsqueeze(1) / 16
-
-    return Dataset(
-        images(train),
-        torch.from_numpy(train_labels).long(),
-        images(test),
-        torch.from_numpy(test_labels).long(),
-        num_classes=_CLASSES,
-        name="digits",
-    )
+    return from_arrays(train / 16, train_labels, test / 16, test_labels, name="digits")

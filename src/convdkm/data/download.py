@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import http.client
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
 from convdkm.data.checksums import md5_of_file
-from convdkm.data.registry import KnownSet, OfficialFile, data_directory, find, known_set
+from convdkm.data.registry import OfficialFile, data_directory, find, known_set
 from convdkm.errors import InvalidInputError
+from convdkm.storage.files import NO_ROOM
 
 _BLOCK = 2**18
 _MAY_PASS = (408, 425, 429, 500, 502, 503, 504)
@@ -52,6 +53,30 @@ class _Job:
         """Bytes that have arrived."""
         return self.part.stat().st_size if self.part.exists() else 0
 
+    def free(self) -> int:
+        """Bytes that are free on the disk."""
+        return shutil.disk_usage(self.part.parent).free
+
+    def no_space(self, needed: int) -> DownloadError:
+        kept = f" The {self.here()} bytes that arrived are kept." if self.here() else ""
+        return DownloadError(
+            f"no space for {self.target}: {needed} more bytes are needed, {self.free()} are free on"
+            f" the disk.{kept} Free some and run the same again, or name another folder with"
+            " --data-dir"
+        )
+
+    @contextmanager
+    def writing(self, needed: int = 0) -> Iterator[None]:
+        """Whatever keeps the part from being written, ``needed`` bytes of it, is an error."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise self.no_space(needed) from error
+            raise DownloadError(
+                f"cannot write {self.part}: {error.strerror}; name another folder with --data-dir"
+            ) from error
+
 
 def fetch(
     name: str,
@@ -85,46 +110,34 @@ def fetch(
             f"the address of a mirror starts with http:// or https://, got {base!r}"
         )
     folder = data_directory(data_dir) / known.folders[0]
-    _make_folder(folder)
-    for file in known.files:
-        url = f"{base.rstrip('/')}/{file.name}"
-        job = _Job(url, folder / file.name, file, timeout, progress)
-        if not (job.target.is_file() and md5_of_file(job.target) == file.md5):
-            _fetch_file(job, attempts, sleep)
-    return _fetched(known, folder)
-
-
-def _fetched(known: KnownSet, folder: Path) -> Path:
-    return folder if known.format == "idx" else folder / known.files[0].name
-
-
-def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DownloadError(
             f"cannot make the folder {folder}: {error.strerror}; name another with --data-dir"
         ) from error
+    for file in known.files:
+        url = f"{base.rstrip('/')}/{file.name}"
+        job = _Job(url, folder / file.name, file, timeout, progress)
+        if not (job.target.is_file() and md5_of_file(job.target) == file.md5):
+            _fetch_file(job, attempts, sleep)
+    return folder if known.format == "idx" else folder / known.files[0].name
 
 
 def _fetch_file(job: _Job, attempts: int, sleep: Callable[[float], None]) -> None:
-    resumed = job.here() > 0
-    _receive_patiently(job, attempts, sleep)
-    actual = md5_of_file(job.part)
-    if actual != job.file.md5 and resumed:  # the part may have been another file's
-        job.part.unlink()
+    """Receive one file; a part that was there may be of another, and is then not taken."""
+    for _ in range(2 if job.here() else 1):
         _receive_patiently(job, attempts, sleep)
         actual = md5_of_file(job.part)
-    if actual != job.file.md5:
+        if actual == job.file.md5:
+            with job.writing():
+                job.part.replace(job.target)
+            return
         job.part.unlink()
-        raise DownloadError(
-            f"{job.url} is not the published file: its MD5 should be {job.file.md5} but is"
-            f" {actual}; what was fetched is deleted. Try again later, or from a mirror"
-        )
-    try:
-        job.part.replace(job.target)
-    except OSError as error:
-        raise DownloadError(f"cannot write {job.target}: {error.strerror}") from error
+    raise DownloadError(
+        f"{job.url} is not the published file: its MD5 should be {job.file.md5} but is {actual};"
+        " what was fetched is deleted. Try again later, or from a mirror"
+    )
 
 
 def _receive_patiently(job: _Job, attempts: int, sleep: Callable[[float], None]) -> None:
@@ -151,11 +164,13 @@ def _receive(job: _Job) -> None:
         headers["Range"] = f"bytes={start}-"
     try:
         with urlopen(Request(job.url, headers=headers), timeout=job.timeout) as answer:
-            if start and not _continues(answer, start):
-                start = 0
+            content_range = answer.headers.get("Content-Range", "")
+            if answer.status != http.client.PARTIAL_CONTENT or not content_range.startswith(
+                f"bytes {start}-"
+            ):
+                start = 0  # the server sends the whole file again
             length = answer.headers.get("Content-Length")
             total = start + int(length) if length and length.isdigit() else None
-            _check_space(job, total, start)
             _store(job, answer, start, total)
     except HTTPError as error:
         with error:
@@ -163,14 +178,6 @@ def _receive(job: _Job) -> None:
     except (OSError, http.client.HTTPException) as error:  # writing has errors of its own
         reason = error.reason if isinstance(error, URLError) else error
         raise _BrokenError(str(reason) or type(reason).__name__) from error
-
-
-def _continues(answer: http.client.HTTPResponse, start: int) -> bool:
-    """Whether the server sends the rest, and not the whole file again."""
-    content_range = answer.headers.get("Content-Range", "")
-    return answer.status == http.client.PARTIAL_CONTENT and content_range.startswith(
-        f"bytes {start}-"
-    )
 
 
 def _judge(job: _Job, error: HTTPError, start: int) -> None:
@@ -188,55 +195,23 @@ def _judge(job: _Job, error: HTTPError, start: int) -> None:
     ) from error
 
 
-def _check_space(job: _Job, total: int | None, start: int) -> None:
-    free = shutil.disk_usage(job.part.parent).free
-    if total is not None and total - start > free:
-        raise DownloadError(_no_space(job, total - start, free))
-
-
 def _store(job: _Job, answer: BinaryIO, start: int, total: int | None) -> None:
     """Write the answer to the part, from ``start`` on."""
+    missing = (job.file.size if total is None else total) - start
+    if total is not None and missing > job.free():
+        raise job.no_space(missing)
     done = start
-    with _opened(job, start) as part:
+    with job.writing(missing):
+        # Unbuffered: what was written is there, and closing cannot fail for want of space.
+        part = job.part.open("ab" if start else "wb", buffering=0)
+    with part:
         while block := answer.read(_BLOCK):
-            try:
-                _write(part, block)
-            except OSError as error:
-                raise _write_error(job, error, total, done) from error
+            with job.writing(missing + start - done):
+                rest = memoryview(block)
+                while rest:  # an unbuffered file may take it in pieces
+                    rest = rest[os.write(part.fileno(), rest) :]
             done += len(block)
             if job.progress is not None:
                 job.progress(job.file.name, done, total)
     if total is not None and done < total:
         raise _BrokenError(f"the connection broke after {done} of {total} bytes")
-
-
-def _opened(job: _Job, start: int) -> BinaryIO:
-    try:
-        # Unbuffered: what was written is there, and closing cannot fail for want of space.
-        return job.part.open("ab" if start else "wb", buffering=0)
-    except OSError as error:
-        raise _write_error(job, error, None, start) from error
-
-
-def _write(part: BinaryIO, block: bytes) -> None:
-    """Write all of a block; an unbuffered file may take it in pieces."""
-    view = memoryview(block)
-    while view:
-        view = view[os.write(part.fileno(), view) :]
-
-
-def _write_error(job: _Job, error: OSError, total: int | None, done: int) -> DownloadError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        missing = (job.file.size if total is None else total) - done
-        return DownloadError(_no_space(job, missing, shutil.disk_usage(job.part.parent).free))
-    return DownloadError(
-        f"cannot write {job.part}: {error.strerror}; name another folder with --data-dir"
-    )
-
-
-def _no_space(job: _Job, needed: int, free: int) -> str:
-    kept = f" The {job.here()} bytes that arrived are kept." if job.here() else ""
-    return (
-        f"no room for {job.target}: {needed} more bytes are needed, {free} are free on the disk."
-        f"{kept} Make room and run the same again, or name another folder with --data-dir"
-    )

@@ -7,16 +7,17 @@ bytes each, and the entries.
 from __future__ import annotations
 
 import gzip
-import io
 import struct
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import torch
 
+from convdkm.data.arrays import from_arrays
 from convdkm.data.checksums import md5_of_bytes
 from convdkm.data.dataset import Dataset, shape_text
 from convdkm.data.pixels import require_memory
@@ -40,74 +41,63 @@ def load_idx(name: str, data_dir: str | Path | None = None) -> Dataset:
 
 def read_idx_set(folder: Path, known: KnownSet) -> Dataset:
     """Read the four files of a set from a folder."""
-    train_images, train_labels = _read_pair(folder, known, *known.parts[:2])
-    test_images, test_labels = _read_pair(folder, known, *known.parts[2:])
-    _check_identity(folder, train_labels, known)
-    return Dataset(
-        torch.from_numpy(train_images).unsqueeze(1).float().div_(255),
-        torch.from_numpy(train_labels).long(),
-        torch.from_numpy(test_images).unsqueeze(1).float().div_(255),
-        torch.from_numpy(test_labels).long(),
-        num_classes=known.num_classes,
-        name=known.name,
-        class_names=known.class_names,
+    train, test = (
+        _read_pair(folder, known, *parts) for parts in (known.parts[:2], known.parts[2:])
     )
+    _check_identity(folder, train[1], known)
+    return from_arrays(*train, *test, known.class_names, name=known.name)
 
 
 def read_idx(path: str | Path, axes: int) -> Array:
     """The bytes of an IDX file with this number of axes."""
-    path = Path(path)
+    with _opened(Path(path)) as file:
+        header = file.read(4 + 4 * axes)
+        if header[:4] != bytes((0, 0, 8, axes)):
+            raise InvalidInputError(
+                f"{path} is not an IDX file of bytes with {axes} axes: it starts with"
+                f" {header[:4].hex(' ') or 'nothing'}, not 00 00 08 {axes:02x}"
+            )
+        if len(header) < 4 + 4 * axes:
+            raise InvalidInputError(f"{path} was cut short: it ends in its header; fetch it again")
+        shape = struct.unpack(f">{axes}I", header[4:])
+        size, announced = prod(shape), shape_text(shape)
+        if size > _MOST_BYTES:
+            raise InvalidInputError(f"{path} claims {size} bytes: its header is damaged")
+        require_memory(5 * size, f"{path}: its {announced} bytes, and as many numbers,")
+        content = file.read(size)
+        if len(content) < size:
+            raise InvalidInputError(
+                f"{path} was cut short: its header announces {announced} bytes, but only"
+                f" {len(content)} of {size} are there; fetch it again"
+            )
+        if file.read(1):
+            raise InvalidInputError(
+                f"{path} has more bytes than its header announces ({announced})"
+            )
+        return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def idx_checksum(path: Path) -> str:
+    """MD5 of an IDX file, of its content if it is gzipped."""
+    with _opened(path) as file:
+        return md5_of_bytes(file.read())
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """The content of a file, unpacked if it is gzipped; errors of reading name the file."""
     require_regular(path)
     try:
         with path.open("rb") as file:
             packed = file.read(2) == _GZIP_MAGIC
             file.seek(0)
-            if packed:
-                with gzip.GzipFile(fileobj=file) as unpacked:
-                    return _parse(path, cast(BinaryIO, unpacked), axes)
-            return _parse(path, file, axes)
+            yield cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InvalidInputError(
             f"{path} is damaged or was cut short: {error}; fetch it again"
         ) from error
     except OSError as error:
         raise InvalidInputError(f"{path} cannot be read: {error}") from error
-
-
-def idx_checksum(path: Path) -> str:
-    """MD5 of an IDX file, of its content if it is gzipped."""
-    content = path.read_bytes()
-    if content.startswith(_GZIP_MAGIC):
-        with gzip.GzipFile(fileobj=io.BytesIO(content)) as unpacked:
-            content = unpacked.read()
-    return md5_of_bytes(content)
-
-
-def _parse(path: Path, file: BinaryIO, axes: int) -> Array:
-    header = file.read(4 + 4 * axes)
-    if header[:4] != bytes((0, 0, 8, axes)):
-        raise InvalidInputError(
-            f"{path} is not an IDX file of bytes with {axes} axes: it starts with"
-            f" {header[:4].hex(' ') or 'nothing'}, not 00 00 08 {axes:02x}"
-        )
-    if len(header) < 4 + 4 * axes:
-        raise InvalidInputError(f"{path} was cut short: it ends in its header; fetch it again")
-    shape = struct.unpack(f">{axes}I", header[4:])
-    size = prod(shape)
-    if size > _MOST_BYTES:
-        raise InvalidInputError(f"{path} claims {size} bytes: its header is damaged")
-    require_memory(5 * size, f"{path}: its {shape_text(shape)} bytes, and as many numbers,")
-    content = file.read(size)
-    if len(content) < size:
-        raise InvalidInputError(
-            f"{path} was cut short: its header announces {shape_text(shape)} bytes, but only"
-            f" {len(content)} of {size} are there; fetch it again"
-        )
-    if file.read(1):
-        raise InvalidInputError(
-            f"{path} has more bytes than its header announces ({shape_text(shape)})"
-        )
-    return np.frombuffer(content, dtype=np.uint8).reshape(shape).copy()
 
 
 def _read_pair(

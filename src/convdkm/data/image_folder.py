@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from convdkm.data.checksums import digest_of_file
-from convdkm.data.dataset import Dataset, Origin
+from convdkm.data.dataset import Dataset, Origin, Part
 from convdkm.data.pictures import SUFFIXES, Report, read_pictures
 from convdkm.data.registry import KNOWN_SETS, find
 from convdkm.errors import InvalidInputError
 from convdkm.storage.text import name_text
 
 _LAYOUT = "expected FOLDER/train/CLASS/*.png and FOLDER/test/CLASS/*.png, or FOLDER/CLASS/*.png"
+_LOOKED_FOR = f"looked for {', '.join(sorted(SUFFIXES))}"
 
 
 def load_image_folder(
@@ -69,21 +70,15 @@ def load_image_folder(
         skip_bad=skip_bad,
         report=report,
     )
-    labels = torch.tensor([listed[position][1] for position in kept])
-    first_test = sum(not listed[position][2] for position in kept)
-    files = [listed[position][0] for position in kept]
+    files, numbers, of_test = zip(*(listed[position] for position in kept), strict=True)
+    labels, count = torch.tensor(numbers), of_test.count(False)
     origins = tuple(Origin(f.relative_to(root).as_posix(), digest_of_file(f)) for f in files)
-    return Dataset(
-        images[:first_test],
-        labels[:first_test],
-        images[first_test:],
-        labels[first_test:],
-        num_classes=len(names),
-        name=name_text(root.resolve().name),
-        class_names=tuple(map(name_text, names)),
-        train_origins=origins[:first_test],
-        test_origins=origins[first_test:],
+    train_part, test_part = (
+        Part(images[chosen], labels[chosen], origins[chosen])
+        for chosen in (slice(count), slice(count, None))
     )
+    class_names = tuple(map(name_text, names))
+    return Dataset.of(train_part, test_part, class_names, name_text(root.resolve().name))
 
 
 def load_images(
@@ -112,10 +107,9 @@ def picture_files(source: str | Path | Iterable[str | Path]) -> list[str]:
     paths: list[str] = []
     for path in map(Path, sources):
         if path.is_dir():
-            # Compared name by name, as paths are: what separates names comes before all else.
-            found = sorted(_found(path), key=lambda path: path.replace(os.sep, "\0"))
+            found = _found(path)
             if not found:
-                raise InvalidInputError(f"no picture found in {path} ({_suffixes()})")
+                raise InvalidInputError(f"no picture found in {path} ({_LOOKED_FOR})")
             paths.extend(found)
         elif path.exists():
             paths.append(str(path))
@@ -131,28 +125,25 @@ def _by_class(folder: Path) -> dict[str, list[Path]]:
     classes = [path for path in folder.iterdir() if path.is_dir() and not _is_hidden(path.name)]
     if not classes:
         raise InvalidInputError(f"{folder} has no folders of classes; {_LAYOUT}{_hint(folder)}")
-    pictures = {path.name: _pictures(path) for path in classes}
+    pictures = {path.name: [Path(picture) for picture in _found(path)] for path in classes}
     empty = [folder / name for name in _sorted_names(pictures) if not pictures[name]]
     if empty:
         raise InvalidInputError(
-            f"no picture found in {', '.join(map(str, empty[:5]))} ({_suffixes()});"
+            f"no picture found in {', '.join(map(str, empty[:5]))} ({_LOOKED_FOR});"
             f" {_LAYOUT}{_hint(folder)}"
         )
     return pictures
 
 
-def _pictures(folder: Path) -> list[Path]:
-    """Every picture file below a folder, sorted."""
-    return sorted(map(Path, _found(folder)))
-
-
-def _found(folder: Path) -> Iterator[str]:
-    """Every picture file below a folder; hidden files and folders are left alone."""
+def _found(folder: Path) -> list[str]:
+    """Every picture file below a folder, sorted; hidden files and folders are left alone."""
+    found = []
     for here, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not _is_hidden(name)]
-        for name in files:
-            if not _is_hidden(name) and os.path.splitext(name)[1].lower() in SUFFIXES:
-                yield os.path.join(here, name)
+        pictures = (name for name in files if os.path.splitext(name)[1].lower() in SUFFIXES)
+        found += [os.path.join(here, name) for name in pictures if not _is_hidden(name)]
+    # Compared name by name, as paths are: what separates names comes before all else.
+    return sorted(found, key=lambda path: path.replace(os.sep, "\0"))
 
 
 def _is_hidden(name: str) -> bool:
@@ -164,10 +155,6 @@ def _sorted_names(names: Iterable[str]) -> list[str]:
     if all(name.isascii() and name.isdigit() for name in names):
         return sorted(names, key=lambda name: (int(name), name))
     return sorted(names)
-
-
-def _suffixes() -> str:
-    return f"looked for {', '.join(sorted(SUFFIXES))}"
 
 
 def _hint(folder: Path) -> str:

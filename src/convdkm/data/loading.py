@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convdkm.data.checksums import md5_of_file
-from convdkm.data.registry import (
-    KnownSet,
-    idx_file,
-    is_known,
-    known_set,
-    locate,
-    require_path,
-)
+from convdkm.data.registry import KnownSet, idx_file, is_known, known_set, locate, require_path
 from convdkm.errors import InvalidInputError
 from convdkm.storage.text import named_path
 
@@ -65,7 +58,12 @@ def load(
             place, image_size=size, channels=channels, skip_bad=skip_bad, report=report
         )
     else:
-        data = _load_file(place)
+        from convdkm.data.npz import load_npz
+
+        require_path(place, str(place))
+        if place.suffix.lower() != ".npz":
+            raise InvalidInputError(f"{place} is neither a folder of images nor an .npz file")
+        data = load_npz(place)
     shape = data.image_shape
     if (channels or shape[0], *(size or shape[1:])) != shape:
         train, test = (
@@ -103,17 +101,16 @@ def verify(name: str, data_dir: str | Path | None = None) -> Verification:
     known = known_set(name)
     place = locate(name, data_dir)
     data = _load_known(known, data_dir)
-    notes = []
-    for part, here, published in (
-        ("training", len(data.train_images), known.train_size),
-        ("test", len(data.test_images), known.test_size),
-    ):
-        if here != published:
-            notes.append(f"{here} {part} images, where {known.title} has {published}")
-    notes += _other_checksums(known, place)
-    return Verification(
-        known.name, place, len(data.train_images), len(data.test_images), tuple(notes)
-    )
+    sizes = len(data.train), len(data.test)
+    notes = [
+        f"{here} {part} images, where {known.title} has {published}"
+        for part, here, published in (
+            ("training", sizes[0], known.train_size),
+            ("test", sizes[1], known.test_size),
+        )
+        if here != published
+    ]
+    return Verification(known.name, place, *sizes, (*notes, *_other_checksums(known, place)))
 
 
 def _load_known(known: KnownSet, data_dir: str | Path | None) -> Dataset:
@@ -131,25 +128,14 @@ def _load_known(known: KnownSet, data_dir: str | Path | None) -> Dataset:
     return read_cifar(place, known)
 
 
-def _load_file(path: Path) -> Dataset:
-    require_path(path, str(path))
-    if path.suffix.lower() != ".npz":
-        raise InvalidInputError(f"{path} is neither a folder of images nor an .npz file")
-    from convdkm.data.npz import load_npz
-
-    return load_npz(path)
-
-
-def _other_checksums(known: KnownSet, place: Path) -> list[str]:
-    """Files whose content is not the published one."""
-    notes = []
+def _other_checksums(known: KnownSet, place: Path) -> Iterator[str]:
+    """Files whose content is not the published one, as notes."""
     if known.format == "idx":
         from convdkm.data.idx import idx_checksum
 
         for part, official in zip(known.parts, known.files, strict=True):
             file = idx_file(place, part)
             if file is not None and idx_checksum(file) != official.unpacked_md5:
-                notes.append(f"the content of {file} differs from the published file's (MD5)")
+                yield f"the content of {file} differs from the published file's (MD5)"
     elif place.is_file() and md5_of_file(place) != known.files[0].md5:
-        notes.append(f"{place} differs from the published archive (MD5)")
-    return notes
+        yield f"{place} differs from the published archive (MD5)"

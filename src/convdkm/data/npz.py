@@ -6,7 +6,7 @@ import zipfile
 import zlib
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.lib.format as npy
@@ -39,7 +39,7 @@ def load_npz(path: str | Path) -> Dataset:
             if not zipfile.is_zipfile(file):
                 raise InvalidInputError(f"{path} is not an .npz archive, or was cut short")
             with zipfile.ZipFile(file) as archive:
-                arrays = _arrays(path, _Content(archive))
+                arrays = _arrays(path, archive)
     except InvalidInputError:
         raise
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
@@ -50,52 +50,49 @@ def load_npz(path: str | Path) -> Dataset:
         raise InvalidInputError(f"{path}: {error.message}") from error
 
 
-class _Content:
-    """The arrays of an archive by name, and what each says of itself before it is read."""
-
-    def __init__(self, archive: zipfile.ZipFile) -> None:
-        self._archive = archive
-        self.members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-
-    def bytes_of(self, name: str, *, images: bool) -> int:
-        """Bytes that an array takes as it is, and beside that as float32 if it holds images."""
-        with self._archive.open(self.members[name]) as member:
-            version = npy.read_magic(member)
-            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-            shape, _, dtype = read(member)
-        return prod(shape) * (dtype.itemsize + 4 * images)
-
-    def __getitem__(self, name: str) -> Any:
-        with self._archive.open(self.members[name]) as member:
-            return npy.read_array(member, allow_pickle=False)
-
-
-def _arrays(path: Path, content: _Content) -> dict[str, Any]:
+def _arrays(path: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     """The arrays of the archive under the names of :func:`from_arrays`."""
-    for style in _STYLES:
-        present = [key for key in style if key in content.members]
-        if not set(style[:2]) <= set(present):
-            continue
-        if len(present) % 2:
-            missing = next(key for key in style if key not in content.members)
-            raise InvalidInputError(
-                f"{path} has {', '.join(present)}, but no {missing}: images and labels go together"
-            )
-        wanted = [*present, *({"class_names"} & content.members.keys())]
-        needed = sum(content.bytes_of(key, images=key in style[::2]) for key in wanted)
-        require_memory(needed, f"{path}: its images")
-        arrays = {name: content[key] for name, key in zip(_STYLES[0], present, strict=False)}
-        if "class_names" in content.members:
-            names = content["class_names"]
-            if names.dtype.kind not in "US" or names.ndim != 1:
-                raise InvalidInputError(f"{path}: class_names must be a list of strings")
-            arrays["class_names"] = np.char.decode(names) if names.dtype.kind == "S" else names
-        return arrays
-    expected = "; ".join(", ".join(style) for style in _STYLES)
-    found = ", ".join(content.members) or "no arrays"
-    raise InvalidInputError(
-        f"{path} holds {found}, but must hold one of: {expected} (the test part may be left out)"
-    )
+    members = {name.removesuffix(".npy"): name for name in archive.namelist()}
+    style = next((style for style in _STYLES if members.keys() >= set(style[:2])), None)
+    if style is None:
+        expected = "; ".join(", ".join(style) for style in _STYLES)
+        found = ", ".join(members) or "no arrays"
+        raise InvalidInputError(
+            f"{path} holds {found}, but must hold one of: {expected} (the test part may be left"
+            " out)"
+        )
+    keys = [key for key in style if key in members]
+    if len(keys) % 2:
+        missing = next(key for key in style if key not in members)
+        raise InvalidInputError(
+            f"{path} has {', '.join(keys)}, but no {missing}: images and labels go together"
+        )
+    wanted = dict(zip(_STYLES[0], keys, strict=False))
+    if "class_names" in members:
+        wanted["class_names"] = "class_names"
+    needed = 0
+    for name, key in wanted.items():
+        with archive.open(members[key]) as member:
+            needed += _bytes_of(member, images=name.endswith("images"))
+    require_memory(needed, f"{path}: its images")
+    arrays = {}
+    for name, key in wanted.items():
+        with archive.open(members[key]) as member:
+            arrays[name] = npy.read_array(member, allow_pickle=False)
+    if "class_names" in arrays:
+        names = arrays["class_names"]
+        if names.dtype.kind not in "US" or names.ndim != 1:
+            raise InvalidInputError(f"{path}: class_names must be a list of strings")
+        arrays["class_names"] = np.char.decode(names) if names.dtype.kind == "S" else names
+    return arrays
+
+
+def _bytes_of(member: IO[bytes], *, images: bool) -> int:
+    """Bytes that an array takes as it is, and beside that as float32 if it holds images."""
+    version = npy.read_magic(member)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, dtype = read(member)
+    return prod(shape) * (dtype.itemsize + 4 * images)
 
 
 def _reason(error: Exception) -> str:

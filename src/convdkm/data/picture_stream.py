@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -12,9 +11,9 @@ import torch
 from torch import Tensor
 
 from convdkm.data.pictures import (
-    BadFiles,
     Report,
     UnreadableImageError,
+    leaving_out,
     read_picture,
     without_remarks,
 )
@@ -49,44 +48,38 @@ def stream_pictures(
     with ``skip_bad`` left out and named to ``report``. Close the iterator if it is left early.
 
     Args:
-        paths: of the files.
         shape: channels, height and width of the images.
         batch: files of a batch.
         first: the file to begin with, the first of a batch.
         resize: bring pictures to the shape; by default another size is an error.
     """
     check_channels(shape[0])
-    bad = BadFiles(skip_bad, report)
-    pending: deque[tuple[range, Future[list[Tensor | UnreadableImageError]]]] = deque()
     pool = ThreadPoolExecutor(THREADS, "pictures")
-    starts = iter(range(first, len(paths), batch))
 
-    def submit_batch() -> None:
-        for start in starts:
-            end = min(start + batch, len(paths))
-            for piece in range(start, end, PIECE):
-                positions = range(piece, min(piece + PIECE, end))
-                some = [paths[position] for position in positions]
-                pending.append((positions, pool.submit(_read, some, shape, resize)))
-            return
+    def submitted(start: int) -> list[tuple[range, Future[list[Tensor | UnreadableImageError]]]]:
+        """The files of a batch, a few to each thread."""
+        files = range(start, min(start + batch, len(paths)))
+        few = [files[piece : piece + PIECE] for piece in range(0, len(files), PIECE)]
+        return [(part, pool.submit(_read, [paths[i] for i in part], shape, resize)) for part in few]
 
+    batches = map(submitted, range(first, len(paths), batch))  # as they are asked for
     with without_remarks():
         try:
-            submit_batch()
-            for start in range(first, len(paths), batch):
-                submit_batch()
+            pending = next(batches, None)
+            while pending is not None:
+                following = next(batches, None)  # decoded meanwhile
                 kept: list[int] = []
                 images: list[Tensor] = []
-                while pending and pending[0][0].start < start + batch:
-                    positions, future = pending.popleft()
+                for positions, future in pending:
                     for position, found in zip(positions, future.result(), strict=True):
-                        with bad.noticed(Path(paths[position])):
+                        with leaving_out(Path(paths[position]), skip_bad, report):
                             if isinstance(found, UnreadableImageError):
                                 raise found
                             kept.append(position)
                             images.append(found)
                 if kept:
                     yield PictureBatch(kept, torch.stack(images))
+                pending = following
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -95,8 +88,7 @@ def _read(
     paths: Sequence[str], shape: tuple[int, int, int], resize: bool
 ) -> list[Tensor | UnreadableImageError]:
     """The pictures of some files, or what is wrong with them."""
-    channels, *size = shape
-    height, width = size
+    channels, height, width = shape
     found: list[Tensor | UnreadableImageError] = []
     for path in paths:
         try:
@@ -104,7 +96,7 @@ def _read(
         except UnreadableImageError as error:
             found.append(error)
             continue
-        if list(picture.shape[1:]) != size:
+        if picture.shape != shape:
             raise InvalidInputError(
                 f"the model was trained on images of {height}×{width} pixels, but {path} has"
                 f" {picture.shape[1]}×{picture.shape[2]}; --resize brings all to the model's size"

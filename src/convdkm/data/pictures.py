@@ -7,9 +7,9 @@ like 8, a camera's rotation (EXIF) undone; of an animation the first picture cou
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from math import prod
 from pathlib import Path
 from threading import Lock
 
@@ -18,9 +18,9 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from convdkm.data.dataset import shape_text
 from convdkm.data.pixels import (
     check_channels,
-    check_memory,
     height_and_width,
     require_memory,
     resized,
@@ -50,15 +50,6 @@ class UnreadableImageError(InvalidInputError):
     """A file that is not a picture, or a damaged one."""
 
 
-@dataclass(frozen=True)
-class PictureHeader:
-    """What a picture says of itself before its pixels are read."""
-
-    channels: int
-    height: int
-    width: int
-
-
 @contextmanager
 def without_remarks() -> Iterator[None]:
     """Keep Pillow's warnings of odd files from the user; entered by the main thread alone."""
@@ -67,13 +58,13 @@ def without_remarks() -> Iterator[None]:
         yield
 
 
-def picture_header(path: Path) -> PictureHeader:
-    """Shape of a picture file, once it is turned upright."""
+def picture_shape(path: Path) -> tuple[int, int, int]:
+    """Channels, height and width of a picture file, turned upright; its pixels are not read."""
     with _opened(path) as image:
         width, height = image.size
         if image.getexif().get(_ORIENTATION) in _ON_ITS_SIDE:
             width, height = height, width
-        return PictureHeader(1 if _is_grey(image) else 3, height, width)
+        return 1 if _is_grey(image) else 3, height, width
 
 
 def read_picture(
@@ -119,22 +110,23 @@ def read_pictures(
     """
     check_channels(channels)
     size = height_and_width(image_size)
-    bad = BadFiles(skip_bad, report)
-    headers = {}
+    shapes = {}
     for position, path in enumerate(paths):
-        with bad.noticed(path):
-            headers[position] = picture_header(path)
-    if not headers:
+        with leaving_out(path, skip_bad, report):
+            shapes[position] = picture_shape(path)
+    if not shapes:
         raise UnreadableImageError(f"none of {len(paths)} files is a picture that can be read")
-    if size is None:
-        size = _common_size([paths[position] for position in headers], list(headers.values()))
-    if channels is None:
-        channels = max(header.channels for header in headers.values())
-    check_memory(len(headers), (channels, *size), f"{paths[0].parent} and on")
-    images = torch.empty(len(headers), channels, *size)
+    size = size or _common_size({paths[position]: shape for position, shape in shapes.items()})
+    channels = channels or max(shape[0] for shape in shapes.values())
+    require_memory(
+        4 * len(shapes) * channels * prod(size),
+        f"{paths[0].parent} and on: {len(shapes)} images {shape_text((channels, *size))}",
+        "; make them smaller with image_size (--image-size)",
+    )
+    images = torch.empty(len(shapes), channels, *size)
     kept: list[int] = []
-    for position in headers:
-        with bad.noticed(paths[position]):
+    for position in shapes:
+        with leaving_out(paths[position], skip_bad, report):
             images[len(kept)] = read_picture(paths[position], size, channels)
             kept.append(position)
     if not kept:
@@ -142,24 +134,19 @@ def read_pictures(
     return images[: len(kept)], kept
 
 
-class BadFiles:
-    """What to do about an unreadable file: raise, or name it and go on."""
-
-    def __init__(self, skip: bool, report: Report | None) -> None:
-        self.skip, self.report = skip, report
-
-    @contextmanager
-    def noticed(self, path: Path) -> Iterator[None]:
-        try:
-            yield
-        except UnreadableImageError as error:
-            if not self.skip:
-                raise UnreadableImageError(
-                    f"{error.message}; mend or remove the file, or leave such files out with"
-                    " skip_bad (--skip-bad)"
-                ) from error
-            if self.report is not None:
-                self.report(f"left out: {error.message}")
+@contextmanager
+def leaving_out(path: Path, skip_bad: bool, report: Report | None) -> Iterator[None]:
+    """An unreadable file is an error, or with ``skip_bad`` named to ``report`` and passed over."""
+    try:
+        yield
+    except UnreadableImageError as error:
+        if not skip_bad:
+            raise UnreadableImageError(
+                f"{error.message}; mend or remove the file, or leave such files out with"
+                " skip_bad (--skip-bad)"
+            ) from error
+        if report is not None:
+            report(f"left out: {error.message}")
 
 
 @contextmanager
@@ -209,13 +196,13 @@ def _deep_grey(image: Image.Image) -> Tensor:
     return torch.from_numpy(values / np.float32(most))
 
 
-def _common_size(paths: Sequence[Path], headers: Sequence[PictureHeader]) -> tuple[int, int]:
-    first = headers[0]
-    for path, header in zip(paths, headers, strict=True):
-        if (header.height, header.width) != (first.height, first.width):
+def _common_size(shapes: Mapping[Path, tuple[int, int, int]]) -> tuple[int, int]:
+    """Height and width of all pictures; an error that names two where they differ."""
+    (first, (_, *size)), *others = shapes.items()
+    for path, (_, *other) in others:
+        if other != size:
             raise InvalidInputError(
-                f"the images differ in size (height×width): {paths[0]} is"
-                f" {first.height}×{first.width}, {path} is {header.height}×{header.width}; give"
-                " image_size (--image-size) to bring all to one size"
+                f"the images differ in size (height×width): {first} is {shape_text(size)}, {path}"
+                f" is {shape_text(other)}; give image_size (--image-size) to bring all to one size"
             )
-    return first.height, first.width
+    return size[0], size[1]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from convdkm.checks import check_positive
-from convdkm.data.dataset import shape_text
 from convdkm.errors import InvalidInputError
 from convdkm.runtime.memory import available_memory
 
@@ -28,14 +25,13 @@ def height_and_width(image_size: int | Sequence[int] | None) -> tuple[int, int] 
     """The option ``image_size``, one side of a square or height and width, as a pair."""
     if image_size is None:
         return None
-    several = isinstance(image_size, Sequence) and not isinstance(image_size, str)
-    sides: tuple[Any, ...] = tuple(image_size) if several else (image_size,) * 2  # type: ignore[arg-type]
+    sides = tuple(image_size) if isinstance(image_size, Sequence) else (image_size, image_size)
     if len(sides) != 2:
         raise InvalidInputError(
             f"image_size must be one number, or height and width; got {image_size!r}"
         )
-    check_positive(image_size=sides[0])
-    check_positive(image_size=sides[1])
+    for side in sides:
+        check_positive(image_size=side)
     return sides[0], sides[1]
 
 
@@ -62,15 +58,6 @@ def with_channels(images: Tensor, channels: int | None) -> Tensor:
         )
     luma = images.new_tensor(_LUMA).reshape(1, 3, 1, 1)
     return (images * luma).sum(1, keepdim=True)
-
-
-def check_memory(count: int, shape: tuple[int, ...], what: str) -> None:
-    """Raise if float32 images of this number and shape are more than there is memory for."""
-    require_memory(
-        4 * count * torch.Size(shape).numel(),
-        f"{what}: {count} images {shape_text(shape)}",
-        "; make them smaller with image_size (--image-size)",
-    )
 
 
 def require_memory(needed: int, what: str, advice: str = "") -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from convdkm.errors import InvalidInputError
 from convdkm.storage.text import name_text, named_path
@@ -41,7 +40,8 @@ class KnownSet:
     """A data set known by name.
 
     ``folders`` are looked in below the data directory, the first being where downloads go;
-    ``system_folders`` are looked in after them.
+    ``system_folders`` are looked in after them. ``parts`` are the files that make up the set, and
+    ``unpacked`` is the folder that an archive holds them in.
     """
 
     name: str
@@ -50,8 +50,7 @@ class KnownSet:
     train_size: int
     test_size: int
     shape: tuple[int, int, int]
-    num_classes: int
-    class_names: tuple[str, ...] = ()
+    class_names: tuple[str, ...]
     base_url: str = ""
     files: tuple[OfficialFile, ...] = ()
     folders: tuple[str, ...] = ()
@@ -61,12 +60,35 @@ class KnownSet:
     aliases: tuple[str, ...] = ()
 
     @property
+    def num_classes(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
+
+    @property
     def download_size(self) -> int:
         """Bytes of all files as published."""
         return sum(file.size for file in self.files)
 
 
+_DIGITS = tuple("0123456789")
+_CLOTHES = "T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot"
+_OBJECTS = "airplane,automobile,bird,cat,deer,dog,frog,horse,ship,truck"
 _IDX_PARTS = ("train-images", "train-labels", "t10k-images", "t10k-labels")
+_MNISTS: dict[str, Any] = {
+    "format": "idx",
+    "train_size": 60_000,
+    "test_size": 10_000,
+    "shape": (1, 28, 28),
+    "parts": _IDX_PARTS,
+}
+_CIFARS: dict[str, Any] = {
+    "format": "cifar",
+    "train_size": 50_000,
+    "test_size": 10_000,
+    "shape": (3, 32, 32),
+    "base_url": "https://www.cs.toronto.edu/~kriz/",
+    "folders": (".",),
+}
 
 
 def _idx_files(*details: tuple[int, str, str]) -> tuple[OfficialFile, ...]:
@@ -74,105 +96,62 @@ def _idx_files(*details: tuple[int, str, str]) -> tuple[OfficialFile, ...]:
     return tuple(OfficialFile(name, *detail) for name, detail in zip(names, details, strict=True))
 
 
-_DIGITS = KnownSet("digits", "Handwritten digits", "embedded", 1437, 360, (1, 8, 8), 10)
-
-_MNIST = KnownSet(
-    name="mnist",
-    title="MNIST",
-    format="idx",
-    train_size=60_000,
-    test_size=10_000,
-    shape=(1, 28, 28),
-    num_classes=10,
-    base_url="https://ossci-datasets.s3.amazonaws.com/mnist/",
-    files=_idx_files(
-        (9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
-        (28881, "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
-        (1648877, "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-        (4542, "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
+_TABLE = (
+    KnownSet("digits", "Handwritten digits", "embedded", 1437, 360, (1, 8, 8), _DIGITS),
+    KnownSet(
+        name="mnist",
+        title="MNIST",
+        **_MNISTS,
+        class_names=_DIGITS,
+        base_url="https://ossci-datasets.s3.amazonaws.com/mnist/",
+        files=_idx_files(
+            (9912422, "f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
+            (28881, "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
+            (1648877, "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
+            (4542, "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
+        ),
+        folders=("MNIST/raw", "MNIST", "mnist", "."),
     ),
-    folders=("MNIST/raw", "MNIST", "mnist", "."),
-    parts=_IDX_PARTS,
-)
-
-_FASHION_MNIST = KnownSet(
-    name="fashion-mnist",
-    title="Fashion-MNIST",
-    format="idx",
-    train_size=60_000,
-    test_size=10_000,
-    shape=(1, 28, 28),
-    num_classes=10,
-    class_names=(
-        "T-shirt/top",
-        "Trouser",
-        "Pullover",
-        "Dress",
-        "Coat",
-        "Sandal",
-        "Shirt",
-        "Sneaker",
-        "Bag",
-        "Ankle boot",
+    KnownSet(
+        name="fashion-mnist",
+        title="Fashion-MNIST",
+        **_MNISTS,
+        class_names=tuple(_CLOTHES.split(",")),
+        base_url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        files=_idx_files(
+            (26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
+            (29515, "25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
+            (4422102, "bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
+            (5148, "bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
+        ),
+        folders=("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "fashion_mnist", "."),
+        system_folders=("/usr/share/datasets/fashion-mnist",),
+        aliases=("fmnist", "fashion"),
     ),
-    base_url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-    files=_idx_files(
-        (26421880, "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
-        (29515, "25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
-        (4422102, "bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
-        (5148, "bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
+    KnownSet(
+        name="cifar10",
+        title="CIFAR-10",
+        **_CIFARS,
+        class_names=tuple(_OBJECTS.split(",")),
+        files=(
+            OfficialFile("cifar-10-python.tar.gz", 170498071, "c58f30108f718f92721af3b95e74349a"),
+        ),
+        unpacked="cifar-10-batches-py",
+        parts=(*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"),
     ),
-    folders=("FashionMNIST/raw", "FashionMNIST", "fashion-mnist", "fashion_mnist", "."),
-    system_folders=("/usr/share/datasets/fashion-mnist",),
-    parts=_IDX_PARTS,
-    aliases=("fmnist", "fashion"),
-)
-
-_CIFAR10 = KnownSet(
-    name="cifar10",
-    title="CIFAR-10",
-    format="cifar",
-    train_size=50_000,
-    test_size=10_000,
-    shape=(3, 32, 32),
-    num_classes=10,
-    class_names=(
-        "airplane",
-        "automobile",
-        "bird",
-        "cat",
-        "deer",
-        "dog",
-        "frog",
-        "horse",
-        "ship",
-        "truck",
+    KnownSet(
+        name="cifar100",
+        title="CIFAR-100",
+        **_CIFARS,
+        class_names=tuple(map(str, range(100))),
+        files=(
+            OfficialFile("cifar-100-python.tar.gz", 169001437, "eb9058c3a382ffc7106e4002c42a8d85"),
+        ),
+        unpacked="cifar-100-python",
+        parts=("train", "test"),
     ),
-    base_url="https://www.cs.toronto.edu/~kriz/",
-    files=(OfficialFile("cifar-10-python.tar.gz", 170498071, "c58f30108f718f92721af3b95e74349a"),),
-    folders=(".",),
-    unpacked="cifar-10-batches-py",
-    parts=(*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"),
 )
-
-_CIFAR100 = KnownSet(
-    name="cifar100",
-    title="CIFAR-100",
-    format="cifar",
-    train_size=50_000,
-    test_size=10_000,
-    shape=(3, 32, 32),
-    num_classes=100,
-    base_url="https://www.cs.toronto.edu/~kriz/",
-    files=(OfficialFile("cifar-100-python.tar.gz", 169001437, "eb9058c3a382ffc7106e4002c42a8d85"),),
-    folders=(".",),
-    unpacked="cifar-100-python",
-    parts=("train", "test"),
-)
-
-KNOWN_SETS: dict[str, KnownSet] = {
-    known.name: known for known in (_DIGITS, _MNIST, _FASHION_MNIST, _CIFAR10, _CIFAR100)
-}
+KNOWN_SETS: dict[str, KnownSet] = {known.name: known for known in _TABLE}
 
 
 def _plain(name: str) -> str:
@@ -180,9 +159,7 @@ def _plain(name: str) -> str:
 
 
 _PROPER_NAMES = {
-    _plain(name): known.name
-    for known in KNOWN_SETS.values()
-    for name in (known.name, *known.aliases)
+    _plain(name): known.name for known in _TABLE for name in (known.name, *known.aliases)
 }
 
 
@@ -194,19 +171,15 @@ def is_known(name: str) -> bool:
 def known_set(name: str) -> KnownSet:
     """The set of this name, whatever its case and punctuation: ``"CIFAR-10"`` is ``"cifar10"``."""
     if not is_known(name):
-        raise InvalidInputError(f"there is no data set {name!r}{nearest(name)}{listing()}")
+        raise InvalidInputError(f"there is no data set {name!r}{_suggestion(name)}")
     return KNOWN_SETS[_PROPER_NAMES[_plain(name)]]
 
 
-def nearest(name: str) -> str:
-    """A suggestion, if a known name is like this one."""
+def _suggestion(name: str) -> str:
+    """The known names, and the one that is most like this one, as the end of a message."""
     alike = difflib.get_close_matches(_plain(name), _PROPER_NAMES, n=1)
-    return f"; did you mean {_PROPER_NAMES[alike[0]]!r}?" if alike else ";"
-
-
-def listing() -> str:
-    """The known names, as the end of a message."""
-    return f" known are {', '.join(KNOWN_SETS)}"
+    meant = f" did you mean {_PROPER_NAMES[alike[0]]!r}?" if alike else ""
+    return f";{meant} known are {', '.join(KNOWN_SETS)}"
 
 
 def checked_dataset(name: str) -> str:
@@ -222,8 +195,8 @@ def require_path(path: Path, name: str) -> None:
     """Raise if there is nothing at the path that ``name`` stands for."""
     if not path.exists():
         raise InvalidInputError(
-            f"there is no data set or path {name!r}{nearest(name)}{listing()}; or give the path of"
-            " a folder of images or of an .npz file"
+            f"there is no data set or path {name!r}{_suggestion(name)}; or give the path of a"
+            " folder of images or of an .npz file"
         )
 
 
@@ -256,19 +229,23 @@ def find(name: str, data_dir: str | Path | None = None) -> Path | None:
     if known.format == "embedded":
         package = find_spec("sklearn")
         return Path(package.origin).parent if package and package.origin else None
-    return next((place for place in places(name, data_dir) if _holds(place, known)), None)
+    return next((place for place in places(name, data_dir) if not _missing(place, known)), None)
 
 
 def locate(name: str, data_dir: str | Path | None = None) -> Path:
     """Where the set lies; an error that lists every place looked in if it is nowhere."""
-    known, place = known_set(name), find(name, data_dir)
-    if place is None:
-        looked = "\n".join(f"  {place}{_lacks(place, known)}" for place in places(name, data_dir))
-        raise MissingDataError(
-            f"{known.title} not found. Looked in\n{looked}\nFetch it with `convdkm data fetch"
-            f" {known.name}`, or name the folder that holds it with --data-dir or {DATA_VARIABLE}"
-        )
-    return place
+    place = find(name, data_dir)
+    if place is not None:
+        return place
+    known, looked = known_set(name), ""
+    for place in places(name, data_dir):
+        missing = _missing(place, known)
+        lacks = f" (lacks {', '.join(missing)})" if len(missing) < len(known.parts) else ""
+        looked += f"  {place}{lacks}\n"
+    raise MissingDataError(
+        f"{known.title} not found. Looked in\n{looked}Fetch it with `convdkm data fetch"
+        f" {known.name}`, or name the folder that holds it with --data-dir or {DATA_VARIABLE}"
+    )
 
 
 def idx_file(folder: Path, part: str) -> Path | None:
@@ -279,19 +256,10 @@ def idx_file(folder: Path, part: str) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def _missing(place: Path, known: KnownSet) -> Iterable[str]:
+def _missing(place: Path, known: KnownSet) -> list[str]:
+    """The parts that are not in a folder; an archive holds them all."""
     if known.format == "idx":
         return [part for part in known.parts if idx_file(place, part) is None]
+    if place.name.endswith(".tar.gz") and place.is_file():
+        return []
     return [part for part in known.parts if not (place / part).is_file()]
-
-
-def _holds(place: Path, known: KnownSet) -> bool:
-    if known.format == "cifar" and place.name.endswith(".tar.gz"):
-        return place.is_file()
-    return place.is_dir() and not _missing(place, known)
-
-
-def _lacks(place: Path, known: KnownSet) -> str:
-    """What an incomplete folder lacks."""
-    missing = list(_missing(place, known)) if place.is_dir() else []
-    return f" (lacks {', '.join(missing)})" if 0 < len(missing) < len(known.parts) else ""

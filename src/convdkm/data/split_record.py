@@ -37,42 +37,43 @@ class Entry(NamedTuple):
     digests: tuple[str, ...]
 
 
+KINDS = {
+    "removed": "removed",
+    "changed": "changed",
+    "relabelled": "now of another class",
+    "replaced": "left out, now with the content of another image of the run",
+}
+"""What can have become of an image, and what messages call it."""
+
+
 @dataclass(eq=False)
 class Found:
     """What a set holds of a split, and how it differs from what was written down.
 
     Attributes:
         parts: the images that are there, those that have changed among them.
-        changed: names by part; other pixels under the same name.
-        relabelled: names by part; images of another class. If that is none of the run's, as where
-            the folder of a class was renamed, they keep the one that they had.
-        replaced: names by part; files that now hold what another image held, and are left out.
-        removed: names by part.
+        changes: names by kind of change and part. ``changed``: other pixels under the same name.
+            ``relabelled``: images of another class; if that is none of the run's, as where the
+            folder of a class was renamed, they keep the one that they had. ``replaced``: files that
+            now hold what another image held, and are left out. ``removed``: the rest.
         renamed: old and new names.
         added: how many images are in no part.
     """
 
-    parts: dict[str, Part]
-    changed: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    relabelled: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    replaced: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
-    removed: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
+    parts: dict[str, Part] = field(default_factory=dict)
+    changes: dict[str, dict[str, list[str]]] = field(
+        default_factory=lambda: {kind: defaultdict(list) for kind in KINDS}
+    )
     renamed: list[str] = field(default_factory=list)
     added: int = 0
 
     def differences(self, parts: Iterable[str] = PARTS) -> list[str]:
         """What has become of the images of some parts, a phrase for each kind of change."""
-        kinds = (
-            ("removed", self.removed),
-            ("changed", self.changed),
-            ("now of another class", self.relabelled),
-            ("left out, now with the content of another image of the run", self.replaced),
-        )
         return [
-            f"{_counted(len(names), PARTS[part])} {what} ({some_of(names)})"
+            f"{_counted(len(names), PARTS[part])} {called} ({some_of(names)})"
             for part in parts
-            for what, by_part in kinds
-            if (names := by_part.get(part))
+            for kind, called in KINDS.items()
+            if (names := self.changes[kind].get(part))
         ]
 
     def told(self, place: str) -> str | None:
@@ -176,28 +177,28 @@ class SplitRecord:
         left = set(range(len(there))).difference(place for place in places if place is not None)
         names_left = {there[place].name for place in left} - {""}
 
-        found, placed = Found({}), iter(places)
+        found, placed = Found(), iter(places)
         for part in PARTS:
             chosen, classes = [], []
             for order, entry in enumerate(self.parts.get(part, ()), 1):
                 place, called = next(placed), entry.name or f"no. {order}"
                 if place is None:
-                    gone = found.replaced if entry.name in names_left else found.removed
-                    gone[part].append(called)
+                    kind = "replaced" if entry.name in names_left else "removed"
+                    found.changes[kind][part].append(called)
                     continue
                 now = there[place]
                 if set(now.digests).isdisjoint(entry.digests):
-                    found.changed[part].append(called)
+                    found.changes["changed"][part].append(called)
                 elif now.label != entry.label:
-                    found.relabelled[part].append(called)
+                    found.changes["relabelled"][part].append(called)
                 elif now.name != entry.name and entry.name:
                     found.renamed.append(f"{entry.name} → {now.name}")
                 chosen.append(place)
                 classes.append(entry.label if now.label < 0 else now.label)
             images = _picked(data, torch.tensor(chosen, dtype=torch.int64))
             found.parts[part] = Part(images, torch.tensor(classes, dtype=torch.int64))
-        known = sum(map(len, found.replaced.values()))
-        found.added = max(len(left) - known - self.unused, 0)
+        replaced = sum(map(len, found.changes["replaced"].values()))
+        found.added = max(len(left) - replaced - self.unused, 0)
         return found
 
 
@@ -241,15 +242,15 @@ def _matched(recorded: Sequence[Entry], there: Sequence[Entry]) -> list[int | No
         for place in candidates:
             for key in keys(there[place]):
                 waiting[key].append(place)
-        for number, entry in enumerate(recorded):
-            if places[number] is not None:
+        for index, entry in enumerate(recorded):
+            if places[index] is not None:
                 continue
             for key in keys(entry):
                 line = waiting.get(key) or deque()
                 while line and line[0] not in free:
                     line.popleft()
                 if line:
-                    places[number] = place = line.popleft()
+                    places[index] = place = line.popleft()
                     del free[place]
                     break
 

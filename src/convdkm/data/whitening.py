@@ -144,9 +144,9 @@ class Standardise(Whitening):
             raise InvalidInputError(
                 f"this whitening was fitted to {len(self.mean)} channels, got {images.shape[1]}"
             )
-        spread = (-1, *(1,) * (images.ndim - 2))
+        channels = (-1, *(1,) * (images.ndim - 2))
         mean, deviation = self.mean.to(images.dtype), self.deviation.to(images.dtype)
-        return (images - mean.reshape(spread)) / deviation.reshape(spread)
+        return (images - mean.reshape(channels)) / deviation.reshape(channels)
 
 
 class NoWhitening(Whitening):

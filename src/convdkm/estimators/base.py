@@ -35,6 +35,16 @@ RENAMED = {
 sys.modules.setdefault("convdkm.layers.window", window)  # its name in pickles of version 1
 
 
+def distinct(rows: NDArray[Any]) -> Tensor:
+    """Where each row is first found: inducing points that are equal make K_ii singular."""
+    return torch.as_tensor(np.sort(np.unique(rows, axis=0, return_index=True)[1]))
+
+
+def epochs_of(steps: int, count: int, batch_size: int) -> int:
+    """Passes over ``count`` samples that make that many steps, or more."""
+    return -(-steps // -(-count // batch_size))
+
+
 class MachineEstimator(BaseEstimator):
     """Base class of the estimators: a machine ``model_`` that is built, initialised and trained."""
 

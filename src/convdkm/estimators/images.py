@@ -15,10 +15,16 @@ from torch import Tensor
 
 from convdkm.config import Recipe, RunConfig
 from convdkm.errors import InvalidInputError
-from convdkm.estimators.base import MachineClassifier
+from convdkm.estimators.base import MachineClassifier, distinct, epochs_of
 from convdkm.estimators.compat import validate_data
-from convdkm.estimators.options import as_integers
-from convdkm.estimators.shapes import Shape, as_rows, axes, full_shape, shape_and_layout
+from convdkm.estimators.shapes import (
+    Shape,
+    as_integers,
+    as_rows,
+    axes,
+    full_shape,
+    shape_and_layout,
+)
 from convdkm.kernels import Kernel
 from convdkm.options import MachineOptions
 from convdkm.presets import preset as preset_named
@@ -136,8 +142,7 @@ class ConvDKMClassifier(MachineClassifier):
         recipe = settled(config.training, images, _warn)
         device = find_device(recipe.device)
         self.whitening_ = fitted_whitening(recipe, images, _warn).to(device)
-        # Inducing patches are drawn from images that differ: equal ones make K_ii singular.
-        first = torch.as_tensor(np.sort(np.unique(rows, axis=0, return_index=True)[1]))
+        first = distinct(rows)
         options = _within(config.model, min(len(first), recipe.inducing_images), space)
         kernel = self.kernel if isinstance(self.kernel, Kernel) else None
         model = built(options, recipe, channels, len(self.classes_), kernel=kernel, ndim=len(space))
@@ -170,7 +175,7 @@ class ConvDKMClassifier(MachineClassifier):
         config = preset_named(self.preset).config(dataset, **given)
         if "epochs" in given:
             return config
-        enough = -(-LEAST_STEPS // -(-count // config.training.batch_size))
+        enough = epochs_of(LEAST_STEPS, count, config.training.batch_size)
         return config.updated({"epochs": max(config.training.epochs, enough)})
 
     def _rows(self, X: Any, expected: Shape | None) -> tuple[Any, Shape | None]:

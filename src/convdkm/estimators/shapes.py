@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from convdkm.errors import InvalidInputError
-from convdkm.estimators.options import as_integers
 
 CHANNELS = (1, 3, 4)
 """Lengths by which an axis is taken for that of the channels: grey, colour, with transparency."""
 
 Shape = tuple[int, ...]
+
+
+def as_integers(name: str, value: Any) -> Shape:
+    """One positive integer for each stage or axis, whether Python's or NumPy's."""
+    if not isinstance(value, Iterable) or isinstance(value, str) or not (listed := list(value)):
+        of = "axis" if name == "image_shape" else "stage"
+        raise InvalidInputError(f"{name} must hold a number for each {of}, got {value!r}")
+    for entry in listed:
+        if type(entry) is bool or not isinstance(entry, Integral) or entry < 1:
+            raise InvalidInputError(f"{name} must hold positive integers, got {entry!r}")
+    return tuple(map(int, listed))
 
 
 def full_shape(image_shape: Any) -> Shape:

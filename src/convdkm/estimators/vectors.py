@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from sklearn.base import MultiOutputMixin, RegressorMixin
 from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 
 from convdkm.architectures import fully_connected
+from convdkm.choices import LikelihoodName
 from convdkm.config import Recipe
-from convdkm.estimators.base import MachineClassifier, MachineEstimator
+from convdkm.estimators.base import MachineClassifier, MachineEstimator, distinct, epochs_of
 from convdkm.estimators.compat import validate_data
-from convdkm.estimators.options import (
-    as_integer,
-    as_kernel,
-    as_nu,
-    as_positive,
-    as_precision,
-)
-from convdkm.kernels import Kernel
+from convdkm.kernels import KERNELS, Kernel
+from convdkm.options import Nu, Options, PositiveInt
 from convdkm.prediction import RealPrediction
 from convdkm.training.batches import Batches
 from convdkm.training.build import dtype_of
@@ -32,6 +28,15 @@ from convdkm.training.world import find_device
 LEAST_STEPS, LEAST_EPOCHS = 150, 10
 """Epochs are so many by default, or more, so that there are so many steps."""
 INITIALISING_SAMPLES = 512
+
+
+class VectorOptions(Options):
+    """What a machine on vectors is made of, as ``fit`` checks it."""
+
+    inducing: PositiveInt
+    depth: Annotated[int, Field(ge=0)]
+    nu: Nu
+    noise: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 class _OnVectors(MachineEstimator):
@@ -49,54 +54,54 @@ class _OnVectors(MachineEstimator):
     device: str
     n_features_in_: int
 
-    def _fit_vectors(self, X: NDArray[np.float64], targets: Tensor, **machine: Any) -> None:
+    def _fit_vectors(
+        self, X: NDArray[np.float64], targets: Tensor, num_outputs: int, likelihood: LikelihoodName
+    ) -> None:
+        parameters = self.get_params(deep=False)
+        given = {name: parameters.get(name) for name in VectorOptions.model_fields}
+        options = VectorOptions.checked(given)
+        kernel = self.kernel
+        if not isinstance(kernel, Kernel):
+            kernel = KERNELS.build(str(kernel), {})
         self.scaler_ = StandardScaler().fit(X) if self.standardise else None
         inputs = self._prepared(X)
-        _, first = np.unique(inputs.numpy(), axis=0, return_index=True)
-        inducing = min(as_integer("inducing", self.inducing), len(first))
+        first = distinct(inputs.numpy())
+        inducing = min(options.inducing, len(first))
         recipe = self._recipe(len(inputs))
         device, dtype = find_device(recipe.device), dtype_of(recipe)
         with torch.random.fork_rng(devices=[]):  # machines draw their first weights when built
             torch.manual_seed(recipe.seed)
             model = fully_connected(
                 inputs.shape[1],
+                num_outputs,
                 inducing=inducing,
-                depth=as_integer("depth", self.depth, least=0),
-                nu=as_nu(self.nu),
-                kernel=as_kernel(self.kernel),
+                depth=options.depth,
+                nu=options.nu,
+                kernel=kernel,
+                likelihood=likelihood,
+                noise=options.noise,
                 dtype=dtype,
-                **machine,
             ).to(device)
         batches = Batches.of(recipe, inputs.to(device, dtype), targets.to(device))
-        # Inducing points are drawn from samples that differ: equal ones make K_ii singular.
-        distinct = torch.as_tensor(np.sort(first)).to(device)
+        first = first.to(device)
         model.initialise(
-            batches.images[distinct],
-            batches.targets[distinct],
+            batches.images[first],
+            batches.targets[first],
             seed=recipe.seed,
             max_images=max(INITIALISING_SAMPLES, inducing),
         )
         self._train(model, batches, recipe)
 
     def _recipe(self, count: int) -> Recipe:
-        batch_size = min(as_integer("batch_size", self.batch_size), count)
+        """The parameters as a recipe; no batch is larger than there are samples."""
+        names = ("epochs", "batch_size", "learning_rate", "precision", "device")
+        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        fixed = {"whitening": "none", "crop": 0, "flip": False, "schedule": "one-cycle"}
+        recipe = Recipe.checked({**given, **fixed, "calibrate": 2048, "seed": self._drawn_seed()})
+        batch_size, epochs = min(recipe.batch_size, count), recipe.epochs
         if self.epochs is None:
-            epochs = max(LEAST_EPOCHS, -(-LEAST_STEPS // -(-count // batch_size)))
-        else:
-            epochs = as_integer("epochs", self.epochs)
-        return Recipe(
-            whitening="none",
-            crop=0,
-            flip=False,
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=as_positive("learning_rate", self.learning_rate),
-            schedule="one-cycle",
-            calibrate=2048,
-            precision=as_precision(self.precision),
-            device=self.device,
-            seed=self._drawn_seed(),
-        )
+            epochs = max(LEAST_EPOCHS, epochs_of(LEAST_STEPS, count, batch_size))
+        return recipe.model_copy(update={"batch_size": batch_size, "epochs": epochs})
 
     def _inputs(self, X: Any) -> Tensor:
         return self._prepared(validate_data(self, X, dtype=np.float64, reset=False))
@@ -163,7 +168,7 @@ class DKMClassifier(MachineClassifier, _OnVectors):
         """Train a new machine on vectors ``(N, features)`` and their labels ``(N,)``."""
         X, y = validate_data(self, X, y, dtype=np.float64)
         labels = self._encoded(y)
-        self._fit_vectors(X, labels, num_outputs=len(self.classes_), likelihood="categorical")
+        self._fit_vectors(X, labels, len(self.classes_), "categorical")
         return self
 
 
@@ -216,8 +221,7 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
         columns = y.reshape(len(y), -1).astype(np.float64)
         self.target_scaler_ = StandardScaler().fit(columns)
         targets = torch.as_tensor(self.target_scaler_.transform(columns))
-        noise = as_positive("noise", self.noise)
-        self._fit_vectors(X, targets, num_outputs=targets.shape[1], noise=noise)
+        self._fit_vectors(X, targets, targets.shape[1], "gaussian")
         return self
 
     def predictive(self, X: Any) -> RealPrediction:

@@ -1,16 +1,29 @@
 """Full-rank machines: exact, cubic in the number of points, and the truth the sparse ones meet."""
 
-from convdkm.exact.conv import Convolution, ExactKernel, propagate
+from convdkm.exact.conv import ExactKernel, propagate
 from convdkm.exact.dkm import ExactObjective, FullRankDKM
+from convdkm.exact.layers import (
+    Convolution,
+    Dense,
+    GlobalSumPool,
+    LayerNorm,
+    Pooling,
+    Residual,
+)
 from convdkm.exact.regression import GPRegression
 from convdkm.exact.spatial import SpatialGram
 
 __all__ = [
     "Convolution",
+    "Dense",
     "ExactKernel",
     "ExactObjective",
     "FullRankDKM",
     "GPRegression",
+    "GlobalSumPool",
+    "LayerNorm",
+    "Pooling",
+    "Residual",
     "SpatialGram",
     "propagate",
 ]

@@ -1,14 +1,17 @@
-r"""The exact kernel of a stack of layers: the NNGP, on vectors or on whole images."""
+r"""The exact kernels of a stack of layers, NNGP and NTK, on vectors or on whole images."""
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from functools import singledispatch
 
 import torch
 from torch import Tensor, nn
 
 from convdkm.errors import GramError, InvalidInputError, located
+from convdkm.exact.layers import ExactLayer, Residual
 from convdkm.exact.spatial import SpatialGram
 from convdkm.kernels import Kernel
 from convdkm.layers import (
@@ -17,69 +20,21 @@ from convdkm.layers import (
     Flatten,
     GlobalAveragePool,
     GramLayer,
-    Layer,
     Mix,
     Noise,
     Norm,
     PatchInput,
-    Plan,
     Sequential,
     Skip,
     VectorInput,
-    Window,
 )
 from convdkm.model import DeepKernelMachine, in_mode
-from convdkm.ops.window import Padding, Size
 
 BLOCK_ENTRIES = 2**24
 """Entries of the largest array, where :class:`ExactKernel` chooses the size of its blocks."""
 
-
-class Convolution(Layer):
-    r"""The kernelised convolution Γ of Eq. 11 on whole images; :class:`Conv` is its sparse form.
-
-    Args:
-        kernel_size: size of the filter, an integer or one for each axis.
-        stride, dilation: as in ``torch.nn.Conv2d``.
-        padding: zeros around the image; ``"same"`` (default) or ``"valid"``, or integers.
-        ndim: number of spatial axes, 1 to 3.
-        weight_variance: :math:`\sigma_w^2`, what Γ is multiplied by: each weight has variance
-            :math:`\sigma_w^2/(CD)`, of C channels and D places of the filter.
-        bias_variance: :math:`\sigma_b^2`, what is added then.
-    """
-
-    def __init__(
-        self,
-        kernel_size: Size,
-        *,
-        stride: Size = 1,
-        padding: Padding = "same",
-        dilation: Size = 1,
-        ndim: int = 2,
-        weight_variance: float = 1.0,
-        bias_variance: float = 0.0,
-    ) -> None:
-        super().__init__()
-        if not 0 < weight_variance < math.inf:
-            raise InvalidInputError(
-                f"the weight_variance of a convolution must be a positive number, got"
-                f" {weight_variance}"
-            )
-        if not 0 <= bias_variance < math.inf:
-            raise InvalidInputError(
-                f"bias_variance of a convolution must not be negative, got {bias_variance}"
-            )
-        self.weight_variance, self.bias_variance = weight_variance, bias_variance
-        self.window = Window.of(kernel_size, stride, padding, dilation, ndim)
-
-    def plan(self, ii: Tensor) -> Plan:
-        raise GramError(
-            "Convolution is a layer of exact kernels and has no weights to make patches of"
-            f" {len(ii)} inducing points; in a sparse machine use Conv"
-        )
-
-    def extra_repr(self) -> str:
-        return str(self.window)
+Values = Callable[[Tensor, Tensor | None], Tensor]
+"""A block of a kernel matrix between images and others, or the same images."""
 
 
 @singledispatch
@@ -126,8 +81,17 @@ def _(layer: Kernel, gram: SpatialGram) -> SpatialGram:
 
 
 @propagate.register
-def _(layer: Convolution, gram: SpatialGram) -> SpatialGram:
-    return gram.convolve(layer.window, layer.weight_variance, layer.bias_variance)
+def _(layer: ExactLayer, gram: SpatialGram) -> SpatialGram:
+    return layer.of_gram(gram)
+
+
+@propagate.register
+def _(layer: Residual, gram: SpatialGram) -> SpatialGram:
+    sums = [gram] if len(layer.branches) == 1 else []
+    for index, branch in enumerate(layer.branches):
+        with located(f"branches.{index}"):
+            sums.append(propagate(branch, gram))
+    return functools.reduce(SpatialGram.plus, sums)
 
 
 @propagate.register(Conv)
@@ -214,6 +178,8 @@ class ExactKernel(nn.Module):
     weights and inducing inputs, which choose the approximation, play no part; normalisation uses
     its running statistics.
 
+    :meth:`ntk` is the neural tangent kernel of the same layers.
+
     Memory grows as the square of the number of places S of an image: two blocks of B images take
     several arrays of B²S² numbers.
 
@@ -231,18 +197,22 @@ class ExactKernel(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.dtype = dtype
 
-    def gram(self, images: Tensor, others: Tensor | None = None) -> SpatialGram:
+    def gram(
+        self, images: Tensor, others: Tensor | None = None, *, ntk: bool = False
+    ) -> SpatialGram:
         """The whole covariance, in one piece; space need not be collapsed.
 
         Args:
             images: ``(N1, C, *space)``, or vectors ``(N1, C)``.
             others: ``(N2, C, *space)``; the same images if not given.
+            ntk: with the neural tangent kernel beside it, as :attr:`SpatialGram.ntk`.
         """
         self._check(images)
         if others is not None:
             self._check(others)
             others = others.to(self.dtype)
-        return self._propagate(SpatialGram.of_images(images.to(self.dtype), others))
+        start = SpatialGram.of_images(images.to(self.dtype), others)
+        return self._propagate(start.with_ntk() if ntk else start)
 
     def forward(
         self, images: Tensor, others: Tensor | None = None, *, block: int | None = None
@@ -255,16 +225,46 @@ class ExactKernel(nn.Module):
             block: images a side to work on at a time; by default as many as keep the largest
                 array below :data:`BLOCK_ENTRIES` entries.
         """
-        self._check(images)
-        size = self._block(images, block)
-        rows = images.to(self.dtype).split(size)
-        if others is None:
-            return self._symmetric(rows)
-        self._check(others)
-        columns = others.to(self.dtype).split(size)
-        return torch.cat(
-            [torch.cat([self._values(row, column) for column in columns], 1) for row in rows]
-        )
+        return self._in_blocks(self._values, images, others, block)
+
+    @torch.no_grad()
+    def ntk(
+        self, images: Tensor, others: Tensor | None = None, *, block: int | None = None
+    ) -> Tensor:
+        r"""The neural tangent kernel (Jacot et al., 2018), ``(N1, N2)``.
+
+        .. math:: \Theta(x, x') = \sum_w \frac{\partial f(x)}{\partial w}
+                                         \frac{\partial f(x')}{\partial w}
+
+        over all weights and biases w of an infinitely wide network, each written as a standard
+        normal number times its deviation. It follows the covariance G through the layers:
+
+        .. math::
+            \text{weights: } \Theta \leftarrow \sigma_w^2 A[\Theta] + G, \quad
+                G \leftarrow \sigma_w^2 A[G] + \sigma_b^2; \qquad
+            \text{a kernel: } \Theta \leftarrow \Theta\,\frac{\partial k}{\partial G},
+
+        with A the linear map of a :class:`Convolution` (:class:`Conv` and :class:`PatchInput` have
+        such weights too) and the identity for a :class:`Dense` layer, which stands wherever a
+        network has one, before the output as well. Pooling, flattening, sums and normalisation do
+        to Θ what they do to G. The variances of a kernel scale its features, and belong to no
+        weight. The result carries no gradient.
+
+        >>> import torch
+        >>> import convdkm as dkm
+        >>> from convdkm.exact import Dense, ExactKernel
+        >>> kernel = ExactKernel(Dense(), dkm.ArcCosine(), Dense())
+        >>> kernel.ntk(torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+        tensor([[1.0000, 0.1592],
+                [0.1592, 1.0000]], dtype=torch.float64)
+
+        Args:
+            images, others, block: as in :meth:`forward`.
+
+        Raises:
+            GramError: a kernel does not follow weights, so that it is not that of a network.
+        """
+        return self._in_blocks(self._tangents, images, others, block)
 
     def variance(self, images: Tensor, *, block: int | None = None) -> Tensor:
         """The kernel of each image with itself, ``(N,)``."""
@@ -273,7 +273,22 @@ class ExactKernel(nn.Module):
         grams = [self._propagate(SpatialGram.of_images(part, part[:0])) for part in parts]
         return torch.cat([self._collapsed(gram).left for gram in grams])
 
-    def _symmetric(self, parts: tuple[Tensor, ...]) -> Tensor:
+    def _in_blocks(
+        self, values: Values, images: Tensor, others: Tensor | None, block: int | None
+    ) -> Tensor:
+        """Blocks of a matrix, each from images of two blocks."""
+        self._check(images)
+        size = self._block(images, block)
+        rows = images.to(self.dtype).split(size)
+        if others is None:
+            return self._symmetric(values, rows)
+        self._check(others)
+        columns = others.to(self.dtype).split(size)
+        return torch.cat(
+            [torch.cat([values(row, column) for column in columns], 1) for row in rows]
+        )
+
+    def _symmetric(self, values: Values, parts: tuple[Tensor, ...]) -> Tensor:
         count = len(parts)
         blocks: list[list[Tensor]] = [[] for _ in range(count)]
         for i in range(count):
@@ -281,15 +296,25 @@ class ExactKernel(nn.Module):
                 if j < i:
                     value = blocks[j][i].T
                 elif j > i:
-                    value = self._values(parts[i], parts[j])
+                    value = values(parts[i], parts[j])
                 else:
-                    value = self._values(parts[i], None)
+                    value = values(parts[i], None)
                     value = 0.5 * (value + value.T)
                 blocks[i].append(value)
         return torch.cat([torch.cat(row, 1) for row in blocks])
 
     def _values(self, left: Tensor, right: Tensor | None) -> Tensor:
         return self._collapsed(self._propagate(SpatialGram.of_images(left, right))).cross
+
+    def _tangents(self, left: Tensor, right: Tensor | None) -> Tensor:
+        start = SpatialGram.of_images(left, right).with_ntk()
+        ntk = self._collapsed(self._propagate(start)).ntk
+        if ntk is None:
+            raise GramError(
+                "a layer registered with propagate made a SpatialGram without ntk; let it use the"
+                " operations of SpatialGram, or dataclasses.replace(gram, ...)"
+            )
+        return ntk
 
     def _propagate(self, gram: SpatialGram) -> SpatialGram:
         with in_mode(self, training=False):

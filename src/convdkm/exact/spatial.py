@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,10 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from convdkm.errors import GramError, InvalidInputError
+from convdkm.kernels import Linear
 
 if TYPE_CHECKING:
     from convdkm.kernels import Kernel
     from convdkm.layers import Window
+    from convdkm.ops.window import Reduction
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +30,10 @@ class SpatialGram:
         left: among the places of each left image, ``(N1, *space, *space)``.
         right: among the places of each right image, ``(N2, *space, *space)``.
         same: both sides are the same images, so that ``cross[i, i]`` is ``left[i]``.
+        ntk: the neural tangent kernel :math:`\Theta_{ir,js}` beside ``cross``, in its shape; None
+            where it is not asked for. Every operation below says what becomes of it.
+        gaussian: whether features are known to be Gaussian with mean zero: sums over many random
+            weights, as those that leave a convolution or a dense layer are.
 
     Kernels need the variances of both sides, and the variance of an average over places needs the
     covariance of every two of them: with all three blocks, every operation below is exact and has
@@ -38,6 +44,8 @@ class SpatialGram:
     left: Tensor
     right: Tensor
     same: bool = False
+    ntk: Tensor | None = None
+    gaussian: bool = False
 
     def __post_init__(self) -> None:
         shape = tuple(self.cross.shape)
@@ -58,6 +66,11 @@ class SpatialGram:
                     f"SpatialGram.{name} must have the dtype of SpatialGram.cross,"
                     f" {self.cross.dtype}; got {block.dtype}"
                 )
+        if self.ntk is not None and (self.ntk.shape, self.ntk.dtype) != (shape, self.cross.dtype):
+            raise GramError(
+                f"SpatialGram.ntk must be as SpatialGram.cross, {shape} of {self.cross.dtype}; got"
+                f" {tuple(self.ntk.shape)} of {self.ntk.dtype}"
+            )
         if self.same and shape[0] != shape[1]:
             raise GramError(f"{shape[0]} and {shape[1]} images cannot be the same ones")
 
@@ -105,6 +118,10 @@ class SpatialGram:
         """Variance of every place of the right images, ``(N2, *space)``."""
         return _variances(self.right)
 
+    def with_ntk(self) -> SpatialGram:
+        """The same with an NTK of zero beside it: no weights have been met yet."""
+        return replace(self, ntk=torch.zeros_like(self.cross))
+
     def matrix(self) -> Tensor:
         """``cross`` with one row for each place of each left image, ``(N1·S, N2·S)``."""
         left, right = self.cross.shape[:2]
@@ -115,14 +132,19 @@ class SpatialGram:
     # -- operations ----------------------------------------------------------------------------
 
     def apply(self, kernel: Kernel) -> SpatialGram:
-        """A kernel of every entry; that of a point with itself by :meth:`Kernel.variance`."""
+        r"""A kernel of every entry; that of a point with itself by :meth:`Kernel.variance`.
+
+        The NTK is multiplied by the kernel's derivative (:meth:`Kernel.tangent`):
+
+        .. math:: \Theta_{ir,js} \leftarrow \Theta_{ir,js}\,
+                  \frac{\partial k}{\partial G_{ir,js}}
+        """
         ones = (1,) * len(self.space)
         left, right = self.left_variances, self.right_variances
-        cross = kernel.of(
-            self.cross,
-            left.reshape(len(left), 1, *self.space, *ones),
-            right.reshape(1, len(right), *ones, *self.space),
-        )
+        rows = left.reshape(len(left), 1, *self.space, *ones)
+        columns = right.reshape(1, len(right), *ones, *self.space)
+        cross = kernel.of(self.cross, rows, columns)
+        ntk = None if self.ntk is None else self.ntk * self._tangent(kernel, rows, columns)
 
         def inside(block: Tensor) -> Tensor:
             own = _variances(block)
@@ -130,23 +152,55 @@ class SpatialGram:
             columns = own.reshape(len(own), *ones, *self.space)
             return _with_variances(kernel.of(block, rows, columns), kernel.variance(own))
 
-        return self._tied(cross, inside(self.left), inside(self.right))
+        made = self._tied(cross, inside(self.left), inside(self.right))
+        return replace(made, ntk=ntk, gaussian=self.gaussian and isinstance(kernel, Linear))
 
-    def convolve(self, window: Window, weight: float = 1.0, bias: float = 0.0) -> SpatialGram:
+    def _tangent(self, kernel: Kernel, rows: Tensor, columns: Tensor) -> Tensor:
+        name = type(kernel).__name__
+        if not self.gaussian and not isinstance(kernel, Linear):
+            raise GramError(
+                f"an NTK needs to know the weights that are trained, and there are none before"
+                f" {name}, whose kernel is that of Gaussian features; put a Convolution or a Dense"
+                " layer before it"
+            )
+        tangent = kernel.tangent(self.cross, rows, columns)
+        if not bool(tangent.isfinite().all()):
+            raise GramError(
+                f"the derivative of {name} by the covariance is not finite for some pairs of"
+                f" points, so that there is no NTK; define tangent(cross, left, right) of {name}"
+            )
+        return tangent
+
+    def convolve(
+        self, window: Window, weight: float = 1.0, bias: float = 0.0, *, circular: bool = False
+    ) -> SpatialGram:
         r"""The kernelised convolution Γ, with zeros outside the image (Eq. 11).
 
-        .. math:: \Gamma_{ir,js} = \tfrac{\sigma_w^2}D \sum_d \Omega_{i(r+d), j(s+d)} + \sigma_b^2
+        .. math::
+            \Gamma_{ir,js} &= \tfrac{\sigma_w^2}D \sum_d \Omega_{i(r+d), j(s+d)} + \sigma_b^2 \\
+            \Theta_{ir,js} &\leftarrow
+                \tfrac{\sigma_w^2}D \sum_d \Theta_{i(r+d), j(s+d)} + \Gamma_{ir,js}
+
+        With ``circular`` the image goes on at its other side, where the window's padding is.
         """
         window.require_space(self.space)
         ndim = window.ndim
 
         def convolved(block: Tensor) -> Tensor:
             for axis in range(ndim):
-                block = _window_sum(block, (1 + axis, 1 + ndim + axis), window, axis)
-            block = block / (window.count / weight)
-            return block + bias if bias else block
+                dims = (1 + axis, 1 + ndim + axis)
+                block = _window_sum(block, dims, window, axis, circular=circular)
+            return block / (window.count / weight)
 
-        return self._mapped(convolved)
+        return self._mapped(convolved)._trained(bias)
+
+    def dense(self, weight: float = 1.0, bias: float = 0.0) -> SpatialGram:
+        r"""Weights at every place alone.
+
+        .. math:: G \leftarrow \sigma_w^2 G + \sigma_b^2, \qquad
+                  \Theta \leftarrow \sigma_w^2\Theta + G
+        """
+        return self._mapped(lambda block: weight * block)._trained(bias)
 
     def average_pool(self, window: Window, *, inside: bool = True) -> SpatialGram:
         r"""Average over a window on both sides.
@@ -155,17 +209,39 @@ class SpatialGram:
 
         .. math:: \Lambda_{ir,js} = \tfrac1{w_r w_s} \sum_{dd'} G_{i(r+d), j(s+d')}
         """
+        return self.pool(window, "inside" if inside else "mean")
+
+    def pool(
+        self, window: Window, reduction: Reduction = "mean", *, circular: bool = False
+    ) -> SpatialGram:
+        r"""Pooling over a window on both sides, of G and of Θ.
+
+        .. math:: \Lambda_{ir,js} = \tfrac1{w_r w_s} \sum_{dd'} G_{i(r+d), j(s+d')}
+
+        Args:
+            window: the places that are pooled.
+            reduction: w is the number of the window's places (``"mean"``), of those inside the
+                image (``"inside"``), or one (``"sum"``).
+            circular: the image goes on at its other side, where the window's padding is.
+        """
         window.require_space(self.space)
         ndim, space = window.ndim, self.space
 
+        def divisors(axis: int, like: Tensor) -> Tensor:
+            inside = like.new_ones(space[axis])
+            counts = _window_sum(inside, (0,), window, axis, circular=circular)
+            if reduction == "inside":
+                return counts
+            return torch.full_like(counts, window.size[axis] if reduction == "mean" else 1)
+
         def pooled(block: Tensor) -> Tensor:
             for axis in range(ndim):
-                counts = _window_sum(block.new_ones(space[axis]), (0,), window, axis)
-                counts = counts if inside else torch.full_like(counts, window.size[axis])
+                counts = divisors(axis, block)
                 for dim in (1 + axis, 1 + ndim + axis):
                     shape = [1] * block.ndim
                     shape[dim] = -1
-                    block = _window_sum(block, (dim,), window, axis) / counts.reshape(shape)
+                    block = _window_sum(block, (dim,), window, axis, circular=circular)
+                    block = block / counts.reshape(shape)
             return block
 
         return self._mapped(pooled)
@@ -175,31 +251,37 @@ class SpatialGram:
         self._require_space()
         return self._mapped(lambda block: block.flatten(1).mean(1))
 
+    def global_sum_pool(self) -> SpatialGram:
+        r"""Global sum pooling, :math:`\sum_{rs} G_{ir,js}`."""
+        self._require_space()
+        return self._mapped(lambda block: block.flatten(1).sum(1))
+
     def flatten(self) -> SpatialGram:
         r"""The linear top layer, :math:`\tfrac1S \sum_s G_{is,js}` (appendix E.1)."""
         self._require_space()
-        return self._mapped(lambda block: _variances(block).flatten(1).mean(1))
+        flat = self._mapped(lambda block: _variances(block).flatten(1).mean(1))
+        return replace(flat, gaussian=False)  # variances differ between places
 
     def combine(self, other: SpatialGram, weight: float | Tensor = 0.5) -> SpatialGram:
         r"""Convex combination :math:`(1 - w)\,G + w\,G'`, the kernel form of a skip connection."""
-        if self.cross.shape != other.cross.shape or self.same != other.same:
-            raise GramError(
-                "two Grams can be combined if they are of the same images and places; got shapes"
-                f" {tuple(self.cross.shape)} and {tuple(other.cross.shape)}"
-            )
+        self._require_same_places(other)
         if isinstance(weight, Tensor):
             weight = weight.to(self.cross.dtype)
         elif not 0 <= weight <= 1:
             raise GramError(f"the weight of a convex combination lies in [0, 1], got {weight}")
-        return SpatialGram(
-            (1 - weight) * self.cross + weight * other.cross,
-            (1 - weight) * self.left + weight * other.left,
-            (1 - weight) * self.right + weight * other.right,
-            self.same,
-        )
+        return self._joined(other, lambda one, two: (1 - weight) * one + weight * two)
+
+    def plus(self, other: SpatialGram) -> SpatialGram:
+        """The sum G + G′: that of a sum of features, which are independent and of mean zero."""
+        self._require_same_places(other)
+        for gram in (self, other):
+            gram.require_gaussian("the kernel of a sum of features is the sum of kernels")
+        return self._joined(other, torch.add)
 
     def rescale(self, factor: Callable[[Tensor], Tensor]) -> SpatialGram:
         """Multiply the features of every place by a number: ``G_ir,js ← f_ir f_js G_ir,js``.
+
+        The numbers do not change with the weights, so that the NTK is multiplied likewise.
 
         Args:
             factor: from variances ``(N, *space)`` to f, of the same shape.
@@ -211,12 +293,16 @@ class SpatialGram:
             rows = own.reshape(len(own), *self.space, *ones)
             return block * rows * own.reshape(len(own), *ones, *self.space)
 
-        cross = self.cross * left.reshape(len(left), 1, *self.space, *ones)
-        cross = cross * right.reshape(1, len(right), *ones, *self.space)
-        return self._tied(cross, inside(self.left, left), inside(self.right, right))
+        rows = left.reshape(len(left), 1, *self.space, *ones)
+        columns = right.reshape(1, len(right), *ones, *self.space)
+        cross = self.cross * rows * columns
+        made = self._tied(cross, inside(self.left, left), inside(self.right, right))
+        return made if self.ntk is None else replace(made, ntk=self.ntk * rows * columns)
 
     def with_variances(self, change: Callable[[Tensor], Tensor]) -> SpatialGram:
         """Change the variance of every place, and no covariance: noise of each place's own.
+
+        No weight is trained in it; the NTK stays.
 
         Args:
             change: from variances ``(N, *space)`` to new ones.
@@ -230,13 +316,60 @@ class SpatialGram:
 
     def _mapped(self, linear: Callable[[Tensor], Tensor]) -> SpatialGram:
         """A linear map of ``(pairs, *space, *space)`` applied to all blocks."""
-        cross = linear(self.cross.flatten(0, 1)).unflatten(0, self.cross.shape[:2])
-        return SpatialGram(cross, linear(self.left), linear(self.right), self.same)
+
+        def between(block: Tensor) -> Tensor:
+            return linear(block.flatten(0, 1)).unflatten(0, block.shape[:2])
+
+        return replace(
+            self,
+            cross=between(self.cross),
+            left=linear(self.left),
+            right=linear(self.right),
+            ntk=None if self.ntk is None else between(self.ntk),
+        )
+
+    def _trained(self, bias: float) -> SpatialGram:
+        """What a layer of weights does after its linear map: its bias, and its own NTK."""
+        blocks = self.cross, self.left, self.right
+        cross, left, right = (block + bias for block in blocks) if bias else blocks
+        ntk = None if self.ntk is None else self.ntk + cross
+        return replace(self, cross=cross, left=left, right=right, ntk=ntk, gaussian=True)
+
+    def _joined(self, other: SpatialGram, join: Callable[[Tensor, Tensor], Tensor]) -> SpatialGram:
+        """Blocks of two Grams joined; the NTK where both have one."""
+        return SpatialGram(
+            join(self.cross, other.cross),
+            join(self.left, other.left),
+            join(self.right, other.right),
+            self.same,
+            None if self.ntk is None or other.ntk is None else join(self.ntk, other.ntk),
+            self.gaussian and other.gaussian,
+        )
 
     def _tied(self, cross: Tensor, left: Tensor, right: Tensor) -> SpatialGram:
         if self.same:
             cross = torch.diagonal_scatter(cross, left.movedim(0, -1), dim1=0, dim2=1)
-        return SpatialGram(cross, left, right, self.same)
+        return replace(self, cross=cross, left=left, right=right)
+
+    def require_gaussian(self, why: str) -> None:
+        """Raise unless features are Gaussian with mean zero.
+
+        Args:
+            why: what else would not be right.
+        """
+        if not self.gaussian:
+            raise GramError(
+                f"{why} only where features are Gaussian with mean zero, as they are after a"
+                " Convolution or a Dense layer; these are the images themselves, or what a kernel"
+                " or Flatten made"
+            )
+
+    def _require_same_places(self, other: SpatialGram) -> None:
+        if self.cross.shape != other.cross.shape or self.same != other.same:
+            raise GramError(
+                "two Grams can be combined if they are of the same images and places; got shapes"
+                f" {tuple(self.cross.shape)} and {tuple(other.cross.shape)}"
+            )
 
     def _require_space(self) -> None:
         if not self.space:
@@ -267,11 +400,19 @@ def _with_variances(block: Tensor, variances: Tensor) -> Tensor:
     return torch.diagonal_scatter(squares, flat, dim1=1, dim2=2).reshape(block.shape)
 
 
-def _window_sum(block: Tensor, dims: tuple[int, ...], window: Window, axis: int) -> Tensor:
+def _window_sum(
+    block: Tensor, dims: tuple[int, ...], window: Window, axis: int, *, circular: bool = False
+) -> Tensor:
     """Sum over the window along one axis of space, moving along all ``dims`` at once."""
     size, stride, dilation = window.size[axis], window.stride[axis], window.dilation[axis]
+    before, after = window.padding[axis]
     for dim in dims:
-        block = F.pad(block, [0, 0] * (block.ndim - 1 - dim) + list(window.padding[axis]))
+        if circular:
+            length = block.shape[dim]
+            places = torch.arange(-before, length + after, device=block.device) % length
+            block = block.index_select(dim, places)
+        else:
+            block = F.pad(block, [0, 0] * (block.ndim - 1 - dim) + [before, after])
     reach = block.shape[dims[0]] - dilation * (size - 1)
     total: Tensor | None = None
     for start in range(0, dilation * size, dilation):

@@ -54,18 +54,17 @@ def readings(model: DeepKernelMachine, batches: Iterable[Tensor] = ()) -> dict[s
             without them there are only the divergences.
     """
     with taken_apart(model) as root:
-        leaves = gram_leaves(root)
-        meters = {id(leaf): Meter(_whitening(leaf), leaf.ii) for leaf in leaves}
+        meters = {leaf: Meter(_whitening(leaf), leaf.ii) for leaf in gram_leaves(root)}
 
-        def visit(leaf: Place, incoming: Blocks, outgoing: Blocks) -> None:
-            if id(leaf) in meters:
-                meters[id(leaf)].see(incoming, outgoing)
+        def visit(place: Place, incoming: Blocks, outgoing: Blocks) -> None:
+            if place in meters:
+                meters[place].see(incoming, outgoing)
 
         top = Meter(whitening_of(root.ii), root.ii)
         for batch in batches:
             last = root.data(first_blocks(model, batch), visit)
             top.see(last, last)
-    found = {leaf.name: _reading(leaf, meters[id(leaf)]) for leaf in leaves}
+    found = {leaf.name: _reading(leaf, meter) for leaf, meter in meters.items()}
     return found | {"head": Reading(None, None, None, top.explained, top.spread)}
 
 
@@ -74,16 +73,16 @@ def gradient_ratios(model: nn.Module) -> dict[str, float]:
 
     .. math:: \frac{\|\partial\mathcal L/\partial\theta\|}{\|\theta\|}
 
-    over the parameters θ of a layer's own, by the layer's name in ``model.named_modules()``, from
+    over the parameters θ that a layer itself holds, by its name in ``model.named_modules()``, from
     the gradients that ``backward`` has left with them. Layers that have no gradients, or whose
     parameters are all zero, are left out.
     """
     ratios = {}
     for name, module in model.named_modules():
-        own = [p for p in module.parameters(recurse=False) if p.grad is not None]
-        size = _norm([p.detach() for p in own])
+        trained = [p for p in module.parameters(recurse=False) if p.grad is not None]
+        size = _norm(p.detach() for p in trained)
         if size > 0:
-            ratios[name] = _norm([p.grad for p in own if p.grad is not None]) / size
+            ratios[name] = _norm(p.grad for p in trained if p.grad is not None) / size
     return ratios
 
 
@@ -100,7 +99,7 @@ def scale_part(mean_stretch: float, num_inducing: int) -> float:
 
 
 def _whitening(leaf: Place) -> Tensor:
-    """That of the layer's own plan, or one made for a layer that needs none."""
+    """The whitening of the layer's plan, or one made for a layer that needs none."""
     plan = leaf.plan
     if isinstance(plan, GramPlan) and plan.whitening is not None:
         return plan.whitening
@@ -110,12 +109,12 @@ def _whitening(leaf: Place) -> Tensor:
 def _reading(leaf: Place, meter: Meter) -> Reading:
     kl = scale = shape = None
     if isinstance(leaf.plan, GramPlan):
-        kl = sum(float(term.value) for term in leaf.plan.kl.values())
+        kl = leaf.kl
         stretch = float(leaf.plan.spread.square().sum()) / len(leaf.ii)
         scale = min(scale_part(stretch, len(leaf.ii)), kl)
         shape = max(kl - scale, 0.0)
     return Reading(kl, scale, shape, meter.explained, meter.spread)
 
 
-def _norm(tensors: list[Tensor]) -> float:
+def _norm(tensors: Iterable[Tensor]) -> float:
     return math.hypot(*(float(torch.linalg.vector_norm(tensor)) for tensor in tensors))

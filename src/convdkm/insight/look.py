@@ -117,6 +117,11 @@ class Insight:
     similarity: Tensor | None = None
     unseen: tuple[str, ...] = ()
 
+    @property
+    def labels(self) -> list[str]:
+        """Short names of the layers, for tables and charts."""
+        return short_names([layer.name for layer in self.layers])
+
 
 @torch.no_grad()
 def look_into(
@@ -140,43 +145,35 @@ def look_into(
         labels: their classes.
         batch_size: images at a time.
     """
+    count = 0 if images is None else len(images)
+    batches = images.split(batch_size) if images is not None and count else ()
     with taken_apart(model) as root:
         plan = model.plan()
         head_kl = plan.head_kl.expand(model.head.num_outputs)
         paid = float(head_kl.sum() if model.head_kl == "sum" else head_kl.mean())
-        leaves = gram_leaves(root)
-        probes = [_Probe(leaf) for leaf in leaves]
-        seen = {leaf.name for leaf in leaves}
+        probes = {leaf: _Probe(leaf) for leaf in gram_leaves(root)}
+        seen = {leaf.name for leaf in probes}
         unseen = tuple(name for name in plan.kl if name not in seen)
-        if images is None or not len(images):
-            return Insight([probe.insight(None) for probe in probes], paid, unseen=unseen)
         first, last = _Features(model.input.inducing_block()), _Features(root.ii)
-        by_leaf = {id(probe.leaf): probe for probe in probes}
 
-        def visit(leaf: Place, incoming: Blocks, outgoing: Blocks) -> None:
-            if id(leaf) in by_leaf:
-                by_leaf[id(leaf)].see(incoming, outgoing)
+        def visit(place: Place, incoming: Blocks, outgoing: Blocks) -> None:
+            if place in probes:
+                probes[place].see(incoming, outgoing)
 
-        for part in images.split(batch_size):
-            blocks = first_blocks(model, part)
+        for batch in batches:
+            blocks = first_blocks(model, batch)
             first.add(blocks[0])
             last.add(root.data(blocks, visit)[0])
-    classes = None if labels is None else class_kernel(labels.to(model.device))
-    if len(images) < FEWEST:
-        return Insight([p.insight(None) for p in probes], paid, len(images), unseen=unseen)
-    kernels = {"input": first.kernel()}
-    kernels |= {probe.leaf.name: probe.after.kernel() for probe in probes}
-    kernels["top"] = last.kernel()
-    if classes is not None:
-        kernels["classes"] = classes
-    return Insight(
-        [probe.insight(classes) for probe in probes],
-        paid,
-        len(images),
-        list(kernels),
-        _similarities(list(kernels.values())),
-        unseen,
-    )
+    classes, kernels = None, dict[str, Tensor]()
+    if count >= FEWEST:
+        kernels["input"] = first.kernel()
+        kernels |= {leaf.name: probe.after.kernel() for leaf, probe in probes.items()}
+        kernels["top"] = last.kernel()
+        if labels is not None:
+            classes = kernels["classes"] = class_kernel(labels.to(model.device))
+    similarity = _similarities(list(kernels.values())) if kernels else None
+    layers = [probe.insight(classes) for probe in probes.values()]
+    return Insight(layers, paid, count, list(kernels), similarity, unseen)
 
 
 def effective_rank(spectrum: Tensor) -> float:
@@ -246,7 +243,7 @@ class _Probe:
             leaf.incoming.cpu(),
             leaf.ii.cpu(),
             leaf.layer.nu,
-            sum(float(term.value) for term in leaf.plan.kl.values()),
+            leaf.kl,
             _spectrum(inside).cpu(),
             self.meter.explained,
             self.meter.spread,

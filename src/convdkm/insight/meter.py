@@ -30,9 +30,9 @@ class Meter:
     def see(self, incoming: Blocks, outgoing: Blocks) -> None:
         """Take the data blocks of some images into account."""
         parts = (block.split(AT_A_TIME) for block in (*incoming, *outgoing))
-        for kernel, own, cross, variance in zip(*parts, strict=True):
-            self._see_kernel(kernel.double(), own.double())
-            self._see_gram(cross.double(), variance.double())
+        for k_it, k_tt, g_it, g_tt in zip(*parts, strict=True):
+            self._see_kernel(k_it.double(), k_tt.double())
+            self._see_gram(g_it.double(), g_tt.double())
 
     @property
     def explained(self) -> float | None:
@@ -69,8 +69,8 @@ class Meter:
         self._places += len(shares)
 
     def _see_gram(self, it: Tensor, tt: Tensor) -> None:
-        own = tt.clamp(min=0).sqrt().unsqueeze(1)
-        scale = own * self._deviation.reshape(-1, *[1] * (it.ndim - 2))
+        deviation = tt.clamp(min=0).sqrt().unsqueeze(1)
+        scale = deviation * self._deviation.reshape(-1, *[1] * (it.ndim - 2))
         correlation = torch.where(scale > 0, it / scale, 0.0)
         if not self._images:  # figures about the first images' mean lose no digits to it
             self._shift = correlation.mean(0)

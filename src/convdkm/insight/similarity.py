@@ -37,8 +37,8 @@ def cka(one: Tensor, other: Tensor) -> float:
         )
     if len(one) < FEWEST:
         raise InvalidInputError(f"CKA needs {FEWEST} images or more, got {len(one)}")
-    own = _hsic(one, one) * _hsic(other, other)
-    return float(_hsic(one, other) / own.sqrt()) if own > 0 else float("nan")
+    squared = _hsic(one, one) * _hsic(other, other)
+    return float(_hsic(one, other) / squared.sqrt()) if squared > 0 else float("nan")
 
 
 def _hsic(one: Tensor, other: Tensor) -> Tensor:

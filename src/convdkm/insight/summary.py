@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -59,53 +59,46 @@ def summarise(model: DeepKernelMachine, image_shape: Sequence[int]) -> list[Laye
     with taken_apart(model) as root:
         first = first_blocks(model, images)
         root.data(first, see)
-        rows = [_alone("input", model.input, *_shape(first)), *_rows(root, _Label(), shapes)]
+        rows = [_alone("input", model.input, *_shape(first)), *_rows(root, "", "", shapes)]
         head_kl = float(model.head.plan(root.ii).kl.sum())
     rows.append(replace(_alone("head", model.head), nu=1.0, kl=head_kl))
     rows.append(_alone("likelihood", model.likelihood))
     return rows
 
 
-@dataclass(frozen=True)
-class _Label:
-    """What a layer is called in the table: its block, and its name in there."""
+def _rows(
+    place: Place, block: str, part: str, shapes: Mapping[Place, Shape]
+) -> Iterator[LayerSummary]:
+    """Rows of a layer and of all inside it, which come first.
 
-    block: str = ""
-    part: str = ""
-
-    def child(self, name: str, *, of_skip: bool = False) -> _Label:
-        """A layer inside; the body of a skip has no name of its own in the block."""
-        if of_skip:
-            return _Label(self.inner, "" if name == "body" else name)
-        return _Label(self.block, f"{self.part}.{name}" if self.part else name)
-
-    @property
-    def inner(self) -> str:
-        """The block that the layers inside belong to, where this layer makes one."""
-        return f"{self.block}.{self.part}" if self.block and self.part else self.block or self.part
-
-
-def _rows(place: Place, label: _Label, shapes: dict[Place, Shape]) -> Iterator[LayerSummary]:
-    """Rows of a layer and of all inside it, which come first."""
+    A skip is a block, and so is a sequence outside of blocks that holds no skips.
+    """
     layer, inside, skips = place.layer, place.inside, isinstance(place.layer, Skip)
-    if isinstance(layer, Sequential) and not label.block and label.part and not _holds_skips(layer):
-        label = _Label(label.part)
+    if skips:
+        block, part = _dotted(block, part), ""
+    elif isinstance(layer, Sequential) and not block and not _holds_skips(layer):
+        block, part = part, ""
     for inner in inside:
         name = inner.name.removeprefix(f"{place.name}.")
-        yield from _rows(inner, label.child(name, of_skip=skips), shapes)
+        name = "" if skips and name == "body" else name
+        yield from _rows(inner, block, _dotted(part, name), shapes)
     if inside and not skips:
         return
     nu = layer.nu if isinstance(layer, GramLayer) else None
     yield LayerSummary(
         place.name,
-        label.inner if skips else label.block,
-        "skip" if skips else label.part,
+        block,
+        "skip" if skips else part,
         type(layer).__name__,
         *shapes[place],
         sum(p.numel() for p in layer.parameters(recurse=not skips)),
         nu,
-        None if nu is None else sum(float(term.value) for term in place.plan.kl.values()),
+        None if nu is None else place.kl,
     )
+
+
+def _dotted(*names: str) -> str:
+    return ".".join(filter(None, names))
 
 
 def _holds_skips(layer: Layer) -> bool:
@@ -115,12 +108,9 @@ def _holds_skips(layer: Layer) -> bool:
 def _alone(
     name: str, layer: nn.Module, inducing: int = 0, space: tuple[int, ...] = ()
 ) -> LayerSummary:
-    return LayerSummary(name, "", name, type(layer).__name__, inducing, space, _count(layer))
+    parameters = sum(p.numel() for p in layer.parameters())
+    return LayerSummary(name, "", name, type(layer).__name__, inducing, space, parameters)
 
 
 def _shape(blocks: Blocks) -> Shape:
     return blocks[0].shape[1], tuple(blocks[0].shape[2:])
-
-
-def _count(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())

@@ -42,6 +42,11 @@ class Place:
         """The inducing block that leaves it."""
         return self.plan.ii
 
+    @property
+    def kl(self) -> float:
+        """Its divergence in nats; 0 for a layer that has none."""
+        return sum(float(term.value) for term in self.plan.kl.values())
+
     @cached_property
     def inside(self) -> list[Place]:
         """The layers that it is made of, in the order of the data; none if it is made of none."""

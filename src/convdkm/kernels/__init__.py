@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from convdkm.kernels.isotropic import SquaredExponential as SquaredExponential
     from convdkm.kernels.leaky import LeakyReLU as LeakyReLU
     from convdkm.kernels.polynomial import NormalisedPolynomial as NormalisedPolynomial
+    from convdkm.kernels.sine import Sine as Sine
     from convdkm.numerics import safe_sqrt as safe_sqrt
 
     KernelName = str
@@ -44,6 +45,10 @@ _ORDER = Option(
 )
 _LEAKY_SLOPE = Option(
     "leaky_slope", "slope", float, 0.01, "kernel 'leaky-relu': slope of negative inputs"
+)
+_SINE = (
+    Option("sine_frequency", "frequency", float, 1.0, "kernel 'sine': of its argument", 0),
+    Option("sine_phase", "phase", float, 0.0, "kernel 'sine': in radians; π/2 for the cosine"),
 )
 _GAMMA = Option(
     "gamma", "gamma", float, 1.0, "kernel 'normalised-gaussian': the larger, the less linear", 0
@@ -64,6 +69,7 @@ KERNELS = Registry(
         ),
         "erf": Registered("arcsine:ArcSine", _VARIANCES),
         "leaky-relu": Registered("leaky:LeakyReLU", (_LEAKY_SLOPE, *_VARIANCES)),
+        "sine": Registered("sine:Sine", (*_SINE, *_VARIANCES)),
         "normalised-gaussian": Registered("gaussian:NormalisedGaussian", (_GAMMA,)),
         "normalised-gaussian-learned": Registered(
             "gaussian:NormalisedGaussian", (_GAMMA,), {"learn": True}

@@ -22,12 +22,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from convdkm.kernels.base import OfOneNumber, Positive, derivative
+from convdkm.kernels.base import Positive, WrittenOut, derivative
 from convdkm.kernels.blocks import Partials, Scratch, Side
 from convdkm.layers.base import keeps
 
 
-class Angular(OfOneNumber):
+class Angular(WrittenOut):
     r"""Base class of kernels :math:`\sigma_w^2 h^d\kappa(\rho) + \sigma_b^2`.
 
     Define :meth:`of_cosine`; and :meth:`slope`, where differentiating that function would go wrong
@@ -139,6 +139,21 @@ class Angular(OfOneNumber):
         for _ in range(1, self.degree):
             slope = slope * norm
         return Partials(value, slope, both * left.inverse.square(), both * right.inverse.square())
+
+    def tangent(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        if not keeps(self, Angular, "of", "partials"):
+            return super().tangent(cross, left, right)
+        with torch.no_grad():
+            one, other = (Side.of(each).plus(self.shift) for each in (left, right))
+            if not self.shift:
+                # What rounding keeps from ±1 would be an angle of its root, and the slope feels it.
+                cross = cross * (1 + 4 * torch.finfo(cross.dtype).eps)
+            value = self.slope(_cosine(cross, one, other))
+            if not self.degree:
+                value = value * _inverse(one, other)
+            for _ in range(1, self.degree):
+                value = value * one.root * other.root
+            return self.scaled(value, shifted=False)
 
     def pulled(
         self, grad: Tensor, cross: Tensor, left: Side, right: Side

@@ -126,6 +126,11 @@ class ArcCosine(Angular):
         # dtype the slope is taken from the nearest angle that can be told from zero.
         return 1 / (math.pi * sine(cosine).clamp(min=torch.finfo(cosine.dtype).eps ** 0.5))
 
+    def tangent(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        if self.order == 0:
+            return torch.zeros_like(cross)  # a step is flat almost everywhere
+        return super().tangent(cross, left, right)
+
     def with_slope(self, cosine: Tensor) -> tuple[Tensor, Tensor]:
         return relu_with_slope(cosine) if self.order == 1 else super().with_slope(cosine)
 

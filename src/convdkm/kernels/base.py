@@ -112,6 +112,19 @@ class Kernel(Layer):
         value, *by = self.partials(cross, left, right)
         return Partials(self.scaled(value), *(self.scaled(each, shifted=False) for each in by))
 
+    def tangent(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        r"""The derivative :math:`\partial k/\partial G_{xy}`, the kernel of the features' slopes.
+
+        For a nonlinearity φ of Gaussian features u and v it is :math:`E[\phi'(u)\phi'(v)]`, by
+        which the neural tangent kernel is multiplied; see :meth:`convdkm.exact.ExactKernel.ntk`.
+        Arguments are those of :meth:`of`, ``cross`` in the shape of all three. The result carries
+        no gradient.
+        """
+        if self.is_written_out:
+            with torch.no_grad():
+                return self.whole(cross, Side.of(left), Side.of(right)).cross
+        return derivative(lambda entries: self.of(entries, left, right), cross)
+
     # -- of whole blocks -----------------------------------------------------------------------
 
     @property
@@ -180,12 +193,16 @@ class Positive(nn.Module):
         return f"{float(self.log_value.detach().exp()):.4g}{', learned' if learned else ''}"
 
 
-class OfOneNumber(Kernel):
-    """Base class of kernels whose core is a function of one number; see the two derived from it."""
+class WrittenOut(Kernel):
+    """Base class of kernels that define :meth:`core` and :meth:`partials`.
+
+    Two families derived from it, :class:`convdkm.Angular` and :class:`convdkm.Isotropic`, define
+    both for kernels that are a function of one number.
+    """
 
     @property
     def is_written_out(self) -> bool:
-        return keeps(self, OfOneNumber, "of")
+        return keeps(self, WrittenOut, "of")
 
     def of(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
         return self.scaled(elementwise(self, cross, left, right))
@@ -259,8 +276,12 @@ class _Combination(Kernel):
     def core(self, cross: Tensor, left: Side, right: Side) -> Tensor:
         return self.combined([k.scaled(k.core(cross, left, right)) for k in self.parts()])
 
+    def tangent(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        # Here and below: linear in its parts, unless a class says otherwise.
+        with torch.no_grad():
+            return self.combined([kernel.tangent(cross, left, right) for kernel in self.parts()])
+
     def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
-        # Linear in its parts, unless a class says otherwise.
         wholes = [kernel.whole(cross, left, right) for kernel in self.parts()]
         return Partials(*(self.combined(list(each)) for each in zip(*wholes, strict=True)))
 
@@ -301,6 +322,17 @@ class Product(_Several):
 
     def combined(self, values: list[Tensor]) -> Tensor:
         return functools.reduce(operator.mul, values)
+
+    def tangent(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        blocks = cross, left, right
+        with torch.no_grad():
+            values = [kernel.of(*blocks) for kernel in self.parts()]
+            slopes = [kernel.tangent(*blocks) for kernel in self.parts()]
+            terms = (
+                self.combined([*values[:index], slope, *values[index + 1 :]])
+                for index, slope in enumerate(slopes)
+            )
+            return functools.reduce(operator.add, terms)
 
     def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
         wholes = [kernel.whole(cross, left, right) for kernel in self.parts()]

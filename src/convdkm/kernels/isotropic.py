@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from convdkm.errors import InvalidInputError
-from convdkm.kernels.base import OfOneNumber, Positive, derivative
+from convdkm.kernels.base import Positive, WrittenOut, derivative
 from convdkm.kernels.blocks import Partials, Side
 from convdkm.numerics import safe_sqrt
 
 
-class Isotropic(OfOneNumber):
+class Isotropic(WrittenOut):
     r"""Base class of kernels :math:`\sigma^2 f(R / \ell^2)` of the squared distance alone.
 
     Define :meth:`of_squared_distance`; and :meth:`slope`, where differentiating that function would
@@ -106,6 +106,21 @@ class Matern(Isotropic):
         if self.smoothness == 1.5:
             return (1 + r) * decay
         return (1 + r + r.square() / 3) * decay
+
+    def slope(self, r2: Tensor) -> Tensor:
+        if self.smoothness == 0.5:
+            return super().slope(r2)
+        r = r2.sqrt() * math.sqrt(2 * self.smoothness)
+        decay = torch.exp(-r)
+        return -1.5 * decay if self.smoothness == 1.5 else (-5 / 6) * (1 + r) * decay
+
+    def tangent(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
+        if self.smoothness == 0.5:
+            raise InvalidInputError(
+                "features of the Matérn kernel of smoothness 0.5 have no derivative, so that no"
+                " neural tangent kernel goes through it; use smoothness 1.5 or 2.5"
+            )
+        return super().tangent(cross, left, right)
 
     def extra_repr(self) -> str:
         return f"smoothness={self.smoothness}"

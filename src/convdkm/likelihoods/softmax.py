@@ -46,12 +46,12 @@ class Moments(NamedTuple):
     Attributes:
         log_sum_exp: :math:`E[\log\sum_c e^{f_c}]`, ``(N,)``.
         log_probs: :math:`\log E[p_c]`, ``(N, classes)``.
-        spread: :math:`E[p_c(1-p_c)]`, ``(N, classes)``.
+        class_variance: :math:`E[p_c(1-p_c)]`, ``(N, classes)``.
     """
 
     log_sum_exp: Tensor
     log_probs: Tensor
-    spread: Tensor
+    class_variance: Tensor
 
 
 class NormalSoftmax(nn.Module):
@@ -82,40 +82,42 @@ class NormalSoftmax(nn.Module):
         result: Tensor = _LogSumExp.apply(mean, variance, self)
         return result
 
-    def forward(self, mean: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
         """The log-probabilities of the classes, ``(N, classes)``, and the expected entropy.
 
         Args:
             mean: ``(N, classes)``.
-            spread: standard deviations, ``(N, 1)`` or ``(N, classes)``.
+            deviation: standard deviations, ``(N, 1)`` or ``(N, classes)``.
         """
-        moments = self.moments(mean, spread)
+        moments = self.moments(mean, deviation)
         top = mean.amax(1, keepdim=True)
-        certain = ((mean - top) * moments.log_probs.exp() + spread.square() * moments.spread).sum(1)
+        certain = (
+            (mean - top) * moments.log_probs.exp() + deviation.square() * moments.class_variance
+        ).sum(1)
         entropy = moments.log_sum_exp - top.squeeze(1) - certain
         return moments.log_probs, entropy.clamp(0.0, math.log(mean.shape[1]))
 
-    def moments(self, mean: Tensor, spread: Tensor) -> Moments:
+    def moments(self, mean: Tensor, deviation: Tensor) -> Moments:
         """All of them, for standard deviations ``(N, 1)`` or ``(N, classes)``."""
         dtype = torch.promote_types(mean.dtype, torch.float32)
-        mean, spread = mean.to(dtype), spread.to(dtype)
+        mean, deviation = mean.to(dtype), deviation.to(dtype)
         with without_autocast(mean):
             if torch.compiler.is_compiling() or not len(mean):
-                return self._moments(mean, spread)
+                return self._moments(mean, deviation)
             parts = [
-                self._moments(mean[part], spread[part])
+                self._moments(mean[part], deviation[part])
                 for part in pieces(mean, PIECE // len(self.places))
             ]
         if len(parts) == 1:
             return parts[0]
         return Moments(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
-    def _moments(self, mean: Tensor, spread: Tensor) -> Moments:
+    def _moments(self, mean: Tensor, deviation: Tensor) -> Moments:
         top = mean.amax(1, keepdim=True)
-        mean, spread = (mean - top).unsqueeze(1), spread.unsqueeze(1)
+        mean, deviation = (mean - top).unsqueeze(1), deviation.unsqueeze(1)
         certain = torch.logsumexp(mean, 2)
-        start, first = (mean + left_end(spread)).max(2)
-        length = (mean + right_end(spread)).amax(2) + certain - start
+        start, first = (mean + left_end(deviation)).max(2)
+        length = (mean + right_end(deviation)).amax(2) + certain - start
         # Classes that matter at a distance from the start are about as wide as it, or wider.
         scale = _WIDENING * (mean.gather(2, first.unsqueeze(2)).squeeze(2) - start)
         end = torch.asinh(length / scale)
@@ -123,7 +125,7 @@ class NormalSoftmax(nn.Module):
         nodes = start + scale * torch.sinh(places)
         weights = torch.cosh(places) * (scale * end / len(self.places))
 
-        height, slope = level(nodes.unsqueeze(2) - mean, spread, self.table)
+        height, slope = level(nodes.unsqueeze(2) - mean, deviation, self.table)
         # Rates F'/F of rare classes are too small for a number: they are kept relative to e^-low.
         low = height[:, :1]
         unit = torch.exp(-low)
@@ -142,15 +144,15 @@ class NormalSoftmax(nn.Module):
         log_probs = (mass * rate).sum(1).log() - low.squeeze(1)
         own = rate * unit
         others = own.sum(2, keepdim=True) - own
-        spread_of_probs = (mass * own * others).sum(1)
-        return Moments(log_sum_exp.squeeze(1), log_probs.log_softmax(1), spread_of_probs)
+        class_variance = (mass * own * others).sum(1)
+        return Moments(log_sum_exp.squeeze(1), log_probs.log_softmax(1), class_variance)
 
 
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor, softmax: NormalSoftmax) -> Tensor:
         moments = softmax.moments(mean, variance.sqrt())
-        by_variance = moments.spread / 2
+        by_variance = moments.class_variance / 2
         if variance.shape[1] == 1:
             by_variance = by_variance.sum(1, keepdim=True)
         ctx.save_for_backward(moments.log_probs.exp(), by_variance)

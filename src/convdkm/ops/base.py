@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from convdkm.errors import ConvDKMError
+from convdkm.errors import ConvDKMError, GramError
 from convdkm.gram import Gram
 from convdkm.numerics import left_multiply
 
@@ -180,6 +180,25 @@ class Plan(Operation):
         """Map the data blocks ``it`` and ``tt``."""
         raise NotImplementedError(f"{type(self).__name__} must define data(it, tt)")
 
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        """Map the covariances between images at the same place, ``G_is,js``.
+
+        Joint predictions need it, and nothing else. What two images have in common is all that
+        counts: what is added to the variance of each image alone is left out.
+
+        Args:
+            left, right: the incoming data blocks of two sets of images.
+            between: the incoming covariances, ``(N1, N2, *space)``.
+        """
+        raise GramError(
+            f"{type(self).__name__} does not say what becomes of the covariances between images;"
+            " for joint predictions it must define covariance(left, right, between)"
+        )
+
+    def joint(self, left: Blocks, right: Blocks, between: Tensor) -> tuple[Blocks, Blocks, Tensor]:
+        """The data blocks of two sets of images, and their covariances, all mapped."""
+        return self.data(*left), self.data(*right), self.covariance(left, right, between)
+
     def __call__(self, gram: Gram) -> Gram:
         it, tt = self.data(gram.it, gram.tt)
         return Gram(self.ii, it, tt)
@@ -190,6 +209,9 @@ class IdentityPlan(Plan):
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         return it, tt
+
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        return between
 
 
 @contextmanager

@@ -68,6 +68,12 @@ class Chain(Plan):
                 it, tt = operation.data(it, tt)
         return it, tt
 
+    def joint(self, left: Blocks, right: Blocks, between: Tensor) -> tuple[Blocks, Blocks, Tensor]:
+        for names, operation in self.steps:
+            with located(*names):
+                left, right, between = operation.joint(left, right, between)
+        return left, right, between
+
     def blocks(self) -> list[Chain]:
         """The chain cut before and after every skip connection: parts worth recomputing."""
         parts: list[list[Step]] = [[]]
@@ -154,6 +160,15 @@ class SkipPlan(Plan):
             short_it, short_tt = short.data(short_it, short_tt)
             require_same_space(given, body_it, short_it)
         return self.combined((body_it, body_tt), (short_it, short_tt))
+
+    def joint(self, left: Blocks, right: Blocks, between: Tensor) -> tuple[Blocks, Blocks, Tensor]:
+        with located("body"):
+            body = self.body.joint(left, right, between)
+        with located("shortcut"):
+            short = self.shortcut.joint(left, right, between)
+            require_same_space(left[0], body[0][0], short[0][0])
+        sides = [self.combined(*side) for side in zip(body[:2], short[:2], strict=True)]
+        return sides[0], sides[1], torch.lerp(short[2], body[2], self.weight.to(between.dtype))
 
     def combined(self, body: Blocks, short: Blocks) -> Blocks:
         """The blocks that leave it, from those that leave its sides."""

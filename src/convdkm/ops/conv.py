@@ -11,7 +11,7 @@ from torch import Tensor
 
 from convdkm.choices import Border
 from convdkm.gram import INDUCING_DTYPE
-from convdkm.numerics import left_multiply, mix
+from convdkm.numerics import inner_products, left_multiply, mix
 from convdkm.ops.base import Blocks, Operation, Plan, part
 from convdkm.ops.inducing import cast_product
 from convdkm.ops.norm import NormPlan
@@ -26,6 +26,12 @@ def window_variance(window: Window, tt: Tensor, border: Border) -> Tensor:
     paper's Γ does; ``"inside"`` divides by the number of places inside, as the published runs did.
     """
     return window.mean(tt, inside=border == "inside")
+
+
+def window_covariance(window: Window, between: Tensor, border: Border) -> Tensor:
+    """The same for covariances between images, ``(N1, N2, *space)``."""
+    pairs = window_variance(window, between.flatten(0, 1), border)
+    return pairs.unflatten(0, between.shape[:2])
 
 
 class ConvPlan(Plan):
@@ -72,6 +78,9 @@ class ConvPlan(Plan):
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         weight, tt = self.scaled(tt, it.dtype)
         return self.window.convolve(it, weight).to(it.dtype), tt
+
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        return window_covariance(self.window, between, self.border)
 
     def scaled(
         self, tt: Tensor, dtype: torch.dtype, slope: Tensor | None = None
@@ -122,6 +131,9 @@ class MixPlan(Plan):
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         return mix(self.matrix, it), tt
 
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        return between
+
 
 class PatchesPlan(Operation):
     """The first data blocks from images: the Gram of their patches with inducing patches.
@@ -138,6 +150,11 @@ class PatchesPlan(Operation):
         it = self.window.convolve(inputs, self.weight.to(inputs.dtype))
         return it, window_variance(self.window, mean_squares(inputs), self.border)
 
+    def covariance(self, left: Tensor, right: Tensor) -> Tensor:
+        """The first covariances between images at the same place."""
+        products = inner_products(left, right) / left.shape[1]
+        return window_covariance(self.window, products, self.border)
+
 
 class VectorsPlan(Operation):
     """The first data blocks from vectors; ``weight``: inducing vectors over their length."""
@@ -147,3 +164,7 @@ class VectorsPlan(Operation):
 
     def data(self, inputs: Tensor) -> Blocks:
         return inputs @ self.weight.T.to(inputs.dtype), inputs.square().mean(1)
+
+    def covariance(self, left: Tensor, right: Tensor) -> Tensor:
+        """The first covariances between vectors."""
+        return left @ right.T / left.shape[1]

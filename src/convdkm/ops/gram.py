@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from convdkm.numerics import eigenvectors, explained, mix
+from convdkm.numerics import eigenvectors, explained, inner_products, mix
 from convdkm.ops.base import Blocks, LayerKL, Operation, Plan, part
 from convdkm.ops.norm import NormPlan
 from convdkm.ops.predicted import Number, predicted, roots_and_shift
@@ -49,11 +49,20 @@ class CentrePlan(Plan):
         self.is_plain = is_plain
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
-        white = it if self.whitening is None else mix(self.whitening, it)
-        mean = self.centre.mean(white.shape[1], lambda: inducing_mean(white), white.dtype)
-        centred = white - mean.reshape(-1, *(1,) * (it.ndim - 2))
+        white = mix(self.whitening, it)
+        centred = white - self._mean(white)
         residual = (tt - explained(white)).clamp(min=0)
         return mix(self.factor, centred), residual + explained(centred)
+
+    def _mean(self, white: Tensor) -> Tensor:
+        """Ū, in a shape that broadcasts to ``(N, P, *space)``."""
+        mean: Tensor = self.centre.mean(white.shape[1], lambda: inducing_mean(white), white.dtype)
+        return mean.reshape(-1, *(1,) * (white.ndim - 2))
+
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        white = [mix(self.whitening, it) for it, _ in (left, right)]
+        centred = [each - self._mean(each) for each in white]
+        return between - inner_products(*white) + inner_products(*centred)
 
     def frozen(self, **changes: Any) -> Operation:
         if not self.centre.is_constant:
@@ -106,7 +115,7 @@ class GramPlan(Plan):
         self.centre, self.norm = None, None
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
-        white = it if self.whitening is None else mix(self.whitening, it)
+        white = mix(self.whitening, it)
         shift: Tensor | None = None
         number = Number()
         if self.centre is not None:
@@ -131,6 +140,11 @@ class GramPlan(Plan):
         if self.norm is not None and mean is not None:
             self.norm.norm.move("running_variance", mean)
         return it, tt
+
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        white = [mix(self.whitening, it) for it, _ in (left, right)]
+        learned = [mix(self.spread.T, each) for each in white]
+        return between - inner_products(*white) + inner_products(*learned)
 
     @property
     def _place_of_norm(self) -> int:
@@ -201,7 +215,7 @@ class ProjectPlan(Plan):
         self.shift, self.offset, self.factor = shift, offset, factor
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
-        white = it if self.whitening is None else mix(self.whitening, it)
+        white = mix(self.whitening, it)
         if torch.compiler.is_compiling():
             column = (-1, *(1,) * (it.ndim - 2))
             shift = None if self.shift is None else self.shift.reshape(column)

@@ -33,6 +33,10 @@ class KernelPlan(Plan):
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         return self.kernel.of_map(it, self.inducing, tt), self.variance(tt)
 
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        found: Tensor = self.kernel.of(between, left[1].unsqueeze(1), right[1].unsqueeze(0))
+        return found
+
     def variance(self, tt: Tensor) -> Tensor:
         """The outgoing variances, noise included."""
         tt = self.kernel.variance(tt)

@@ -19,6 +19,9 @@ class NoisePlan(Plan):
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         return it, self.variance(tt)
 
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        return between
+
     def variance(self, tt: Tensor) -> Tensor:
         """The variances with the noise."""
         return affine(tt, 1 + self.relative, self.absolute)

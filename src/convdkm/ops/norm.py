@@ -60,17 +60,26 @@ class NormPlan(Plan):
         self.shared = None
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
-        if self.inducing is not None:
-            it = mix(self.inducing, it)
+        it = mix(self.inducing, it)
+        scale = self._scale(tt)
+        if scale is None:
+            return it, tt
+        return it * scale.unsqueeze(1), tt * scale.square()
+
+    def _scale(self, tt: Tensor) -> Tensor | None:
+        """The factor of every pixel, ``(N, *space)``; None if it is one everywhere."""
         if self.norm is not None:
             scale: Tensor | None = self.norm.data_factor(tt)
         else:
             require_places(self.shared, tt)
             scale = pixel_factor(tt, self.kind, self.shared)
-        if scale is None:
-            return it, tt
-        scale = scale.expand(tt.shape)
-        return it * scale.unsqueeze(1), tt * scale.square()
+        return None if scale is None else scale.expand(tt.shape)
+
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        scales = [self._scale(tt) for _, tt in (left, right)]
+        if scales[0] is None or scales[1] is None:
+            return between
+        return between * scales[0].unsqueeze(1) * scales[1].unsqueeze(0)
 
     def premultiplied(self, matrix: Tensor) -> NormPlan | None:
         return None if self.inducing is None else super().premultiplied(matrix)

@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from convdkm.errors import GramError
-from convdkm.numerics import explained, left_multiply, mix
+from convdkm.numerics import explained, inner_products, left_multiply, mix
 from convdkm.ops.base import Blocks, Plan
 from convdkm.ops.window import Window
 
@@ -32,7 +32,7 @@ class PoolPlan(Plan):
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         if self.window is None:
             require_space(it)
-        white = it if self.whitening is None else mix(self.whitening, it)
+        white = mix(self.whitening, it)
         residual = (tt - explained(white)).clamp(min=0)
         if self.window is None:
             places = math.prod(tt.shape[1:])
@@ -42,6 +42,22 @@ class PoolPlan(Plan):
             pooled = _window_sums(self.window, white) / inside.unsqueeze(1)
             own = self.window.sum(residual) / inside.square()
         return mix(self.factor, pooled), explained(pooled) + own
+
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        r"""Between the averages of two images.
+
+        As in the variance, the inducing points explain what different places have in common; what
+        they leave unexplained, :math:`R_{is,js}`, counts between equal places:
+        :math:`\bar V_i^T \bar V_j + \tfrac1{w^2} \sum_s R_{is,js}`.
+        """
+        white = [mix(self.whitening, it) for it, _ in (left, right)]
+        residual = between - inner_products(*white)
+        if self.window is None:
+            pooled = [each.flatten(2).mean(2) for each in white]
+            return inner_products(*pooled) + residual.flatten(2).mean(2) / residual[0, 0].numel()
+        inside = self.window.counts(between.shape[2:], between)
+        pooled = [_window_sums(self.window, each) / inside.unsqueeze(1) for each in white]
+        return inner_products(*pooled) + _window_sums(self.window, residual) / inside.square()
 
 
 def require_space(it: Tensor) -> None:
@@ -71,6 +87,9 @@ class FlattenPlan(Plan):
                 f" Gram has {tuple(it.shape[2:])}; were the images of another size?"
             )
         return it.flatten(1) @ self.weight.flatten(1).T.to(it.dtype), tt.flatten(1).mean(1)
+
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        return between.flatten(2).mean(2)
 
     def premultiplied(self, matrix: Tensor) -> FlattenPlan | None:
         if self.weight is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from convdkm.insight.look import Insight, short_names
+from convdkm.insight.look import Insight
 from convdkm.report.findings import Findings
 from convdkm.report.markup import Markup, element
 from convdkm.report.outcome import Outcome
@@ -33,29 +33,30 @@ def _of_predictions(outcome: Outcome) -> list[str]:
         )
     else:
         said.append(f"All {len(outcome):,} test images are right.")
-    gap = float(outcome.prediction.probs.amax(1).double().mean()) - outcome.metrics["accuracy"]
     error = outcome.metrics["ece"]
     if error < WELL_CALIBRATED:
         said.append(f"It is well calibrated: its confidence is off by {percent(error)}.")
     else:
-        way = "too sure of itself" if gap > 0 else "too modest"
+        way = "too sure of itself" if outcome.overconfidence > 0 else "too modest"
         said.append(f"It is {way}: its confidence is off by {percent(round(error, 3))}.")
     return said
 
 
 def _of_layers(insight: Insight) -> list[str]:
-    said: list[str] = []
-    layers = [layer for layer in insight.layers if layer.kl]
-    names = short_names([layer.name for layer in insight.layers])
-    by_name = dict(zip((layer.name for layer in insight.layers), names, strict=True))
-    if not layers:
+    learned = [
+        (name, layer)
+        for name, layer in zip(insight.labels, insight.layers, strict=True)
+        if layer.kl
+    ]
+    if not learned:
         return ["ν is infinite: no layer learns, and every Gram is its kernel."]
-    most = max(layers, key=lambda layer: layer.shape_kl / layer.num_inducing)
-    said.append(
-        f"The layer that has changed its kernel's shape most, for its size, is {by_name[most.name]}"
+    layers = [layer for _, layer in learned]
+    name, most = max(learned, key=lambda pair: pair[1].shape_kl / pair[1].num_inducing)
+    said = [
+        f"The layer that has changed its kernel's shape most, for its size, is {name}"
         f" ({short(most.shape_kl)} nats); its effective rank went from {most.kernel_rank:.1f} to"
         f" {most.gram_rank:.1f} of {most.num_inducing}."
-    )
+    ]
     scale = sum(layer.nu * layer.scale_kl for layer in layers)
     total = sum(layer.nu * layer.kl for layer in layers)
     if total and scale > 0.5 * total:

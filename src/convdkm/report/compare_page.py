@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 from convdkm.insight.look import short_names
 from convdkm.report.charts import Series, line_chart
-from convdkm.report.curves import PARTS, epoch_curves, layer_curves, objective_curves
+from convdkm.report.curves import PARTS, curve_chart, epoch_curve, layer_curves, objective_curves
 from convdkm.report.findings import Findings
 from convdkm.report.heat import diagonal
-from convdkm.report.markup import Markup, element
+from convdkm.report.markup import element
 from convdkm.report.page import Section, columns, page, table
 from convdkm.report.record import Record
 from convdkm.report.rows import Marks, dot_rows
@@ -23,31 +23,28 @@ from convdkm.report.shown_predictions import figure_text
 from convdkm.training.metric_names import METRIC_NAMES
 from convdkm.training.view import format_duration
 
-LARGE_IS_GOOD = ("accuracy", "log_likelihood")
-JUDGED = ("accuracy", "log_likelihood", "brier", "ece")
+BEST = {"accuracy": max, "log_likelihood": max, "brier": min, "ece": min}
+"""The figures that runs are judged by, and which of the values is the best."""
 
 
 def compare_page(findings: Sequence[Findings], output: Path) -> str:
     """The page of several runs; ``output`` is where it will be, for the links in it."""
     names = different_names([found.record for found in findings])
-    records = [
-        replace(found.record, name=name) for found, name in zip(findings, names, strict=True)
-    ]
-    notes = [
-        f"{name}: {note}"
+    findings = [
+        replace(found, record=replace(found.record, name=name))
         for found, name in zip(findings, names, strict=True)
-        for note in found.missing
     ]
+    records = [found.record for found in findings]
+    notes = [f"{found.record.name}: {note}" for found in findings for note in found.missing]
     sections = [
-        _figures(findings, names),
+        _figures(findings),
         _settings(records),
         _learning(records),
         _layers(records),
-        _reliability(findings, names),
+        _reliability(findings),
         _runs(records, output),
     ]
-    shown = [section for section in sections if section is not None]
-    return page(f"{len(records)} runs compared", ", ".join(names), shown, notes=notes)
+    return page(f"{len(records)} runs compared", ", ".join(names), sections, notes=notes)
 
 
 def different_names(records: Sequence[Record]) -> list[str]:
@@ -60,45 +57,33 @@ def different_names(records: Sequence[Record]) -> list[str]:
     return [f"{record.name} ({k + 1})" for k, record in enumerate(records)]
 
 
-def _figures(findings: Sequence[Findings], names: Sequence[str]) -> Section:
-    figures = [
-        found.record.figures
-        | (
-            {f"test_{name}": value for name, value in found.outcome.metrics.items()}
-            if found.outcome is not None
-            else {}
-        )
-        for found in findings
-    ]
-    head, columns_of = ["run"], []
-    for name in JUDGED:
-        values = [each.get(f"test_{name}") for each in figures]
-        present = [value for value in values if value is not None]
-        if present:
-            best = max(present) if name in LARGE_IS_GOOD else min(present)
-            head.append(METRIC_NAMES[name])
-            columns_of.append([_maybe_best(name, value, best) for value in values])
+def _figures(findings: Sequence[Findings]) -> Section:
+    every = [found.figures for found in findings]
+    # Titles and cells of columns; those that no run has are left out.
+    shown: dict[str, list[object]] = {"run": [found.record.name for found in findings]}
+    for name, choose in BEST.items():
+        values = [figures.get(f"test_{name}") for figures in every]
+        best = choose((value for value in values if value is not None), default=None)
+        if best is not None:
+            texts = [figure_text(name, value) for value in values]
+            shown[METRIC_NAMES[name]] = [
+                element("b", text) if value == best else text
+                for text, value in zip(texts, values, strict=True)
+            ]
     for title, key, form in (
         ("in training", "train_accuracy", percent),
-        ("parameters", "parameters", lambda value: f"{value:,.0f}"),
+        ("parameters", "parameters", "{:,.0f}".format),
         ("time", "seconds", format_duration),
     ):
-        if any(key in each for each in figures):
-            head.append(title)
-            columns_of.append([form(each[key]) if key in each else "–" for each in figures])
-    head.append("progress")
-    columns_of.append([found.record.progress for found in findings])
-    rows = [[name, *(column[k] for column in columns_of)] for k, name in enumerate(names)]
+        if any(key in figures for figures in every):
+            shown[title] = [form(each[key]) if key in each else "–" for each in every]
+    shown["progress"] = [found.record.progress for found in findings]
     lead = (
         "Of the test images, where nothing else is said; the best of every column is marked."
         " Differences of a few images mean nothing."
     )
-    return Section("figures", "Figures", lead, [table(head, rows)])
-
-
-def _maybe_best(name: str, value: float | None, best: float) -> object:
-    text = figure_text(name, value)
-    return element("b", text) if value == best else text
+    rows = list(zip(*shown.values(), strict=True))
+    return Section("figures", "Figures", lead, [table(list(shown), rows)])
 
 
 def _settings(records: Sequence[Record]) -> Section:
@@ -116,40 +101,26 @@ def _settings(records: Sequence[Record]) -> Section:
 
 
 def _learning(records: Sequence[Record]) -> Section | None:
-    parts = [part for part in PARTS if any(_has(record, f"{part}_accuracy") for record in records)]
-    part = next((part for part in parts if part != "train"), "train")
-    costs = objective_curves(records)
+    noted = {name for record in records for row in record.epochs for name in row}
+    part = next((part for part in PARTS if f"{part}_accuracy" in noted), "train")
+    costs, x_label = objective_curves(records)
     title = "What a training image costs: minus the objective"
-    charts = [_overlaid(title, costs.series, costs.x_label, costs.y_label)]
-    for title, figure, label, error in (
-        (f"Error, {part} images", "accuracy", "share that is wrong", True),
-        (f"Log-likelihood, {part} images", "log_likelihood", "nats per image", False),
-        (f"Calibration error, {part} images", "ece", "calibration error", False),
+    charts = [curve_chart(title, costs, "nats per image", x_label=x_label)]
+    for title, figure, label in (
+        ("Error", "accuracy", "share that is wrong"),
+        ("Log-likelihood", "log_likelihood", "nats per image"),
+        ("Calibration error", "ece", "calibration error"),
     ):
+        error = figure == "accuracy"
         series = [
-            replace(line, label=record.name, style=k)
+            epoch_curve(record, part, figure, record.name, k, error=error)
             for k, record in enumerate(records)
-            for line in epoch_curves(record, figure, label, error=error).series
-            if line.label == part or (part == "train" and line.label.startswith("training"))
         ]
-        charts.append(_overlaid(title, series, "epoch", label, share=error))
+        form = percent if error else short
+        charts.append(curve_chart(f"{title}, {part} images", series, label, form=form))
     if not any(charts):
         return None
     return Section("learning", "Learning", None, [columns(*charts)])
-
-
-def _has(record: Record, name: str) -> bool:
-    return any(name in row for row in record.epochs)
-
-
-def _overlaid(
-    title: str, series: Sequence[Series], x_label: str, y_label: str, *, share: bool = False
-) -> Markup | None:
-    series = [replace(each, band=None) for each in series if each.x]
-    if not any(len(each.x) > 1 for each in series):
-        return None
-    form = percent if share else short
-    return line_chart(title, series, x_label=x_label, y_label=y_label, y_format=form)
 
 
 def _layers(records: Sequence[Record]) -> Section | None:
@@ -162,24 +133,17 @@ def _layers(records: Sequence[Record]) -> Section | None:
         for k, (record, layers) in enumerate(zip(records, last, strict=True))
         if layers
     ]
-    charts: list[Markup | None] = [
-        dot_rows(
-            "KL of each Gram layer, after the last epoch",
-            short_names(names),
-            marks,
-            label="nats",
-            joined=False,
-        )
-    ]
+    title = "KL of each Gram layer, after the last epoch"
+    rows = dot_rows(title, short_names(names), marks, label="nats", joined=False)
     totals = []
     for k, record in enumerate(records):
-        curves = layer_curves(record).series
+        curves = layer_curves(record)
         if curves:
             sums = [sum(values) for values in zip(*(each.y for each in curves), strict=False)]
             totals.append(Series(record.name, curves[0].x[: len(sums)], sums, k))
-    charts.append(_overlaid("KL of all Gram layers together", totals, "epoch", "nats"))
+    charts = columns(rows, curve_chart("KL of all Gram layers together", totals, "nats"))
     lead = "How far the learned Grams have gone from their kernels, before the weight ν."
-    return Section("layers", "Divergence by layer", lead, [columns(*charts)])
+    return Section("layers", "Divergence by layer", lead, [charts])
 
 
 def _last_divergences(record: Record) -> dict[str, float]:
@@ -187,22 +151,17 @@ def _last_divergences(record: Record) -> dict[str, float]:
     return {name: values["kl"] for name, values in layers.items() if "kl" in values}
 
 
-def _reliability(findings: Sequence[Findings], names: Sequence[str]) -> Section | None:
+def _reliability(findings: Sequence[Findings]) -> Section | None:
     series = []
-    for k, (found, name) in enumerate(zip(findings, names, strict=True)):
+    for k, found in enumerate(findings):
         if found.outcome is None:
             continue
         bins = found.outcome.reliability
-        filled = (bins.count >= 5).nonzero().flatten().tolist()
-        label = f"{name}: calibration error {figure_text('ece', found.outcome.metrics['ece'])}"
-        series.append(
-            Series(
-                label,
-                [float(bins.confidence[b]) for b in filled],
-                [float(bins.accuracy[b]) for b in filled],
-                k,
-            )
-        )
+        filled = bins.count >= 5
+        error = figure_text("ece", found.outcome.metrics["ece"])
+        label = f"{found.record.name}: calibration error {error}"
+        x, y = bins.confidence[filled].tolist(), bins.accuracy[filled].tolist()
+        series.append(Series(label, x, y, k))
     if not series:
         return None
     chart = line_chart(
@@ -222,9 +181,7 @@ def _reliability(findings: Sequence[Findings], names: Sequence[str]) -> Section 
 
 
 def _runs(records: Sequence[Record], output: Path) -> Section:
-    rows = []
-    for record in records:
-        rows.append([record.name, describe(record), _link(record, output)])
+    rows = [[record.name, describe(record), _link(record, output)] for record in records]
     return Section("runs", "The runs", None, [table(["run", "", "page"], rows, css="text")])
 
 
@@ -232,11 +189,11 @@ def _link(record: Record, output: Path) -> object:
     """To the run's own page, where there is one."""
     if record.folder is None:
         return "–"
-    own = record.folder / "report.html"
-    if not own.is_file():
+    file = record.folder / "report.html"
+    if not file.is_file():
         return f"convdkm report {record.folder}"
     try:
-        target = Path(os.path.relpath(own.resolve(), output.resolve().parent)).as_posix()
+        target = Path(os.path.relpath(file.resolve(), output.resolve().parent)).as_posix()
     except ValueError:  # on another drive
-        return str(own)
+        return str(file)
     return element("a", "its own page", href=quote(target))

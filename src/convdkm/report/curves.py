@@ -1,44 +1,50 @@
-"""Learning curves from the records of a run."""
+"""Learning curves from the records of runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from convdkm.insight.look import short_names
-from convdkm.report.charts import Series
+from convdkm.report.charts import Format, Series, line_chart
+from convdkm.report.markup import Markup
 from convdkm.report.record import Record
+from convdkm.report.scale import short
 
 SPAN = 3000.0
 """Of the chart of costs, from its largest value down."""
 MOST_POINTS = 120
 """Points of a curve of steps; neighbours are averaged."""
-PARTS = ("test", "validation", "train")
+PARTS = {"test": "test", "validation": "validation", "train": "training, as it went"}
+"""The parts of the data, and what their curves are called."""
 
 
-@dataclass(frozen=True)
-class Curves:
-    """Lines that share a chart, and what their axes are.
+def curve_chart(
+    title: str,
+    series: Sequence[Series],
+    y_label: str,
+    *,
+    x_label: str = "epoch",
+    form: Format = short,
+    log: bool | None = None,
+    low: float | None = None,
+) -> Markup | None:
+    """A chart of the curves that have points; None if no two points can be joined."""
+    series = [each for each in series if each.x]
+    if not any(len(each.x) > 1 for each in series):
+        return None
+    return line_chart(
+        title,
+        series,
+        x_label=x_label,
+        y_label=y_label,
+        y_format=form,
+        log=log,
+        y_bounds=(low, None),
+    )
 
-    Attributes:
-        log: whether y is by logarithms; None to decide from the values.
-        low: where y begins; None for the smallest value.
-    """
 
-    series: list[Series]
-    x_label: str
-    y_label: str
-    log: bool | None = None
-    low: float | None = None
-
-    @property
-    def are_lines(self) -> bool:
-        """Whether there are two points to join anywhere."""
-        return any(len(series.x) > 1 for series in self.series)
-
-
-def cost_curves(record: Record) -> Curves:
+def cost_chart(record: Record) -> Markup | None:
     r"""The objective with its sign turned, and the three parts that add up to it.
 
     .. math:: -\mathcal L = -E_Q[\log P(y|f)] + \tfrac1N\sum_\ell\nu_\ell D_{KL}^\ell
@@ -51,47 +57,74 @@ def cost_curves(record: Record) -> Curves:
         ("head: KL / N", "head_kl", 1.0),
     )
     series = [
-        _of_steps(record, name, label, k, sign) for k, (label, name, sign) in enumerate(parts)
+        step_curve(record, name, label, k, sign) for k, (label, name, sign) in enumerate(parts)
     ]
     # The head's KL starts at zero, which would make the rest of the chart flat.
     large = [y for each in series[:2] for y in each.y]
     log = bool(large) and min(large) > 0
     low = max(min(y for each in series for y in each.y), max(large) / SPAN) if log else None
-    return Curves(series, step_label(record), "nats per image", log, low)
-
-
-def objective_curves(records: Sequence[Record]) -> Curves:
-    """Minus the objective of several runs, over epochs; over steps where one has no whole epoch."""
-    noted = [record for record in records if record.steps]
-    by_epoch = all(record.steps_per_epoch is not None for record in noted)
-    series = [
-        _of_steps(record, "objective", record.name, style, -1.0, by_epoch=by_epoch)
-        for style, record in enumerate(records)
-    ]
-    return Curves(series, "epoch" if by_epoch else "step", "nats per image")
-
-
-def rate_curve(record: Record) -> Curves:
-    """The learning rate."""
-    return Curves(
-        [_of_steps(record, "learning_rate", "rate", 0, 1.0)], step_label(record), "rate", False
+    title = "What a training image costs: the objective and its parts"
+    return curve_chart(
+        title, series, "nats per image", x_label=step_label(record), log=log, low=low
     )
 
 
-def epoch_curves(record: Record, figure: str, y_label: str, *, error: bool = False) -> Curves:
-    """A figure of every part of the data, epoch by epoch; one minus it for an error."""
-    series = []
-    for style, part in enumerate(PARTS):
-        rows = [row for row in record.epochs if f"{part}_{figure}" in row]
-        if rows:
-            values = [row[f"{part}_{figure}"] for row in rows]
-            values = [1 - value for value in values] if error else values
-            label = "training, as it went" if part == "train" else part
-            series.append(Series(label, [row["epoch"] for row in rows], values, style))
-    return Curves(series, "epoch", y_label)
+def objective_curves(records: Sequence[Record]) -> tuple[list[Series], str]:
+    """Minus the objective of several runs, and the label of their x axis.
+
+    They are over epochs; over steps where a run has no whole epoch.
+    """
+    by_epoch = all(record.steps_per_epoch is not None for record in records if record.steps)
+    series = [
+        step_curve(record, "objective", record.name, style, -1.0, by_epoch=by_epoch, band=False)
+        for style, record in enumerate(records)
+    ]
+    return series, "epoch" if by_epoch else "step"
 
 
-def layer_curves(record: Record, figure: str = "kl", y_label: str = "KL, nats") -> Curves:
+def step_label(record: Record) -> str:
+    """What the steps of a run are counted in."""
+    return "step" if record.steps_per_epoch is None else "epoch"
+
+
+def step_curve(
+    record: Record,
+    name: str,
+    label: str,
+    style: int = 0,
+    sign: float = 1.0,
+    *,
+    by_epoch: bool = True,
+    band: bool = True,
+) -> Series:
+    """A column of ``steps.csv``, thinned, with the range of neighbouring steps as its band."""
+    per_epoch = (record.steps_per_epoch if by_epoch else None) or 1.0
+    rows = [row for row in record.steps if name in row]
+    x, y, low, high = thinned(
+        [row["step"] / per_epoch for row in rows], [sign * row[name] for row in rows]
+    )
+    return Series(label, x, y, style, (low, high) if band and len(rows) > len(x) else None)
+
+
+def epoch_curve(
+    record: Record, part: str, figure: str, label: str, style: int, *, error: bool = False
+) -> Series:
+    """A figure of a part of the data, epoch by epoch; one minus it for an error."""
+    name = f"{part}_{figure}"
+    rows = [row for row in record.epochs if name in row]
+    values = [1 - row[name] if error else row[name] for row in rows]
+    return Series(label, [row["epoch"] for row in rows], values, style)
+
+
+def part_curves(record: Record, figure: str, *, error: bool = False) -> list[Series]:
+    """A figure of every part of the data, epoch by epoch."""
+    return [
+        epoch_curve(record, part, figure, label, style, error=error)
+        for style, (part, label) in enumerate(PARTS.items())
+    ]
+
+
+def layer_curves(record: Record, figure: str = "kl") -> list[Series]:
     """An instrument of every Gram layer, epoch by epoch; epoch 0 is before training.
 
     The KL is shown from epoch 1, as it starts at zero or at what ``gram_scale`` makes it.
@@ -109,23 +142,7 @@ def layer_curves(record: Record, figure: str = "kl", y_label: str = "KL, nats") 
         values = [record.layers[epoch][name][figure] for epoch in known]
         if known:
             series.append(Series(label, [float(epoch) for epoch in known], values, style))
-    return Curves(series, "epoch", y_label)
-
-
-def step_label(record: Record) -> str:
-    """What steps are counted in."""
-    return "step" if record.steps_per_epoch is None else "epoch"
-
-
-def _of_steps(
-    record: Record, name: str, label: str, style: int, sign: float, *, by_epoch: bool = True
-) -> Series:
-    per_epoch = (record.steps_per_epoch if by_epoch else None) or 1.0
-    rows = [row for row in record.steps if name in row]
-    x, y, low, high = thinned(
-        [row["step"] / per_epoch for row in rows], [sign * row[name] for row in rows]
-    )
-    return Series(label, x, y, style, (low, high) if len(rows) > len(x) else None)
+    return series
 
 
 def thinned(

@@ -12,7 +12,6 @@ from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.errors import ConvDKMError, InvalidInputError
 from convdkm.insight.look import Insight, look_into
-from convdkm.prediction import ClassPrediction
 from convdkm.report.outcome import Outcome
 from convdkm.report.record import Record
 from convdkm.training.checkpoint import CheckpointError, Which
@@ -23,7 +22,8 @@ SAMPLE = 400
 """Images that the figures of layers come from."""
 
 Tell = Callable[[str], None]
-Load = Callable[[Run, Tell], "Dataset | None"]
+Load = Callable[[Run, Tell], Dataset]
+"""Gives the data of a run, and tells how it differs from what it was."""
 
 
 @dataclass(eq=False)
@@ -31,11 +31,11 @@ class Findings:
     """A run with its predictions and its machine looked into, as far as they can be had.
 
     Attributes:
-        record: what its folder says.
+        record: the files of its folder.
         run: the machine; None without a checkpoint that can be read.
         outcome: predictions of the test images.
         insight: the machine, layer by layer.
-        num_data: training images.
+        num_data: the number of training images.
         missing: what is not there, and why, for the reader of the page.
     """
 
@@ -46,25 +46,26 @@ class Findings:
     num_data: int | None = None
     missing: list[str] = field(default_factory=list)
 
+    @property
+    def figures(self) -> dict[str, float]:
+        """The figures of the record; those of the test images from the predictions, if any."""
+        metrics = {} if self.outcome is None else self.outcome.metrics
+        return self.record.figures | {f"test_{name}": value for name, value in metrics.items()}
+
 
 def gather(
     folder: Path,
+    load: Load | None,
     *,
     checkpoint: Which = "last",
     device: str | None = None,
-    load: Load | None = None,
     deep: bool = True,
     tell: Tell = lambda _: None,
 ) -> Findings:
     """All that can be found out about the run in a folder.
 
-    Args:
-        folder: of the run.
-        checkpoint: which one to look at; one that is asked for by name has to be there.
-        device: where to compute.
-        load: gives the data of a run, and tells what is wrong; by its settings if not given.
-        deep: look into the layers as well.
-        tell: is told what is being done.
+    Without ``load``, what needs images is left out; without ``deep``, what is inside the layers. A
+    checkpoint other than the last has to be there. ``tell`` is told what is being done.
     """
     record = Record.read(folder)
     try:
@@ -74,7 +75,7 @@ def gather(
             raise
         found = Findings(record, missing=[f"Nothing of the machine itself: {error}."])
     else:
-        found = examine(run, record, load=load, deep=deep, tell=tell)
+        found = examine(run, record, load, deep=deep, tell=tell)
         if run.warning is not None:
             tell(f"warning: {run.warning}")
             found.missing.append(f"{run.warning}.")
@@ -85,35 +86,38 @@ def gather(
 
 def examine(
     run: Run,
-    record: Record | None = None,
+    record: Record,
+    load: Load | None,
     *,
-    load: Load | None = None,
     deep: bool = True,
     tell: Tell = lambda _: None,
 ) -> Findings:
-    """All that can be found out about a run that is open."""
-    found = Findings(Record.of(run) if record is None else record, run)
+    """All that can be found out about a run that is open; see :func:`gather`."""
+    found = Findings(record, run)
     data: Dataset | None = None
 
     def note(text: str) -> None:
         found.missing.append(f"{text}.")
         tell(text)
 
-    try:
-        data = (load or of_settings)(run, note)
-    except (ConvDKMError, OSError) as error:
-        found.missing.append(
-            f"Nothing that needs images (calibration, confusions, pictures, similarity): {error}."
-        )
+    if load is None:
+        found.missing.append("Nothing that needs images, which were not asked for.")
+    else:
+        try:
+            data = load(run, note)
+        except (ConvDKMError, OSError) as error:
+            found.missing.append(
+                "Nothing that needs images (calibration, confusions, pictures, similarity):"
+                f" {error}."
+            )
     if data is not None:
         found.num_data = len(data.train_images)
         if data.has_test:
             tell(f"predicting {len(data.test_images):,} test images")
-            found.outcome = _outcome(run, data)
+            prediction = run.predict(data.test_images).cpu()
+            found.outcome = Outcome(data.test_images, data.test_labels, prediction, run.class_names)
         else:
             found.missing.append("No predictions: the data set has no test images.")
-    elif not found.missing:
-        found.missing.append("Nothing that needs images, which were not asked for.")
     if deep:
         tell("looking into the layers")
         found.insight = _insight(run, data)
@@ -134,23 +138,6 @@ def of_settings(run: Run, tell: Tell, config: RunConfig | None = None) -> Datase
             f" images {tuple(run.image_shape)}"
         )
     return data
-
-
-def no_images(run: Run, tell: Tell) -> None:
-    """Leaves out what needs images."""
-    del run, tell
-
-
-def _outcome(run: Run, data: Dataset) -> Outcome:
-    prediction = run.predict(data.test_images)
-    expected = prediction.expected_entropy
-    here = ClassPrediction(
-        prediction.mean.cpu(),
-        prediction.variance.cpu(),
-        prediction.log_probs.cpu(),
-        None if expected is None else expected.cpu(),
-    )
-    return Outcome(data.test_images, data.test_labels, here, run.class_names)
 
 
 def _insight(run: Run, data: Dataset | None) -> Insight:

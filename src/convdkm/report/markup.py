@@ -56,3 +56,45 @@ def _text(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.2f}".rstrip("0").rstrip(".")
     return legible(value)
+
+
+# -- SVG, whose colours are classes of the style sheet ---------------------------------------------
+
+
+def svg_line(
+    x1: float, y1: float, x2: float, y2: float, css: str, *, hint: str | None = None
+) -> Markup:
+    """A line; ``hint`` is shown under the pointer."""
+    return element("line", _hint(hint), x1=x1, y1=y1, x2=x2, y2=y2, class_=css)
+
+
+def svg_rect(
+    x: float, y: float, width: float, height: float, css: str, *, rx: int = 2, **more: object
+) -> Markup:
+    """A rectangle with rounded corners."""
+    hint = _hint(more.pop("hint", None))
+    return element("rect", hint, x=x, y=y, width=width, height=height, rx=rx, class_=css, **more)
+
+
+def svg_circle(x: float, y: float, radius: float, css: str, *, hint: str | None = None) -> Markup:
+    """A disc."""
+    return element("circle", _hint(hint), cx=x, cy=y, r=radius, class_=css)
+
+
+def svg_path(
+    name: str, points: Iterable[tuple[float, float]], css: str, *, hint: str | None = None
+) -> Markup:
+    """A ``polyline`` or ``polygon`` through points."""
+    corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return element(name, _hint(hint), points=corners, class_=css)
+
+
+def svg_text(
+    content: object, x: float, y: float, anchor: str | None = "middle", **more: object
+) -> Markup:
+    """Text whose ``start``, ``middle`` or ``end`` is at a place."""
+    return element("text", content, x=x, y=y, text_anchor=anchor, **more)
+
+
+def _hint(text: object) -> Markup | None:
+    return None if text is None else element("title", text)

@@ -42,6 +42,11 @@ class Outcome:
         """Confidence and accuracy in 15 bins."""
         return reliability(self.prediction, self.labels)
 
+    @property
+    def overconfidence(self) -> float:
+        """The mean probability of the predicted classes minus the accuracy."""
+        return float(self.prediction.probs.amax(1).double().mean()) - self.metrics["accuracy"]
+
     @cached_property
     def confusion(self) -> Tensor:
         """Images of every class (rows) that were taken for every class (columns)."""
@@ -61,10 +66,9 @@ class Outcome:
 
     def confidently_wrong(self, count: int) -> list[int]:
         """Wrong predictions, the most confident first."""
-        confidence = self.prediction.probs.amax(1)
-        confidence = torch.where(self.wrong, confidence, torch.full_like(confidence, -1.0))
-        order = torch.argsort(confidence, descending=True, stable=True)
-        return order[: min(count, int(self.wrong.sum()))].tolist()
+        wrong = self.wrong.nonzero().flatten()
+        confidence = self.prediction.probs.amax(1)[wrong]
+        return wrong[torch.argsort(confidence, descending=True, stable=True)][:count].tolist()
 
     def frequent_confusions(self, count: int) -> list[tuple[int, int, int]]:
         """``(class, taken for, times)``, the most frequent first."""

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 from convdkm import __version__
-from convdkm.report.markup import Markup, element, together
+from convdkm.report.markup import Markup, element, svg_rect
 
 GENERATOR = "convdkm report"
 POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -31,15 +31,10 @@ class Section:
 
 
 def page(
-    title: str, subtitle: object, sections: Sequence[Section], *, notes: Sequence[str] = ()
+    title: str, subtitle: object, parts: Sequence[Section | None], *, notes: Sequence[str] = ()
 ) -> str:
-    """A whole page.
-
-    Args:
-        title, subtitle: at its head.
-        sections: its parts.
-        notes: what is missing, and why.
-    """
+    """A whole page of those sections that are there; ``notes`` say what is missing, and why."""
+    sections = [part for part in parts if part is not None]
     head = element(
         "head",
         element("meta", charset="utf-8"),
@@ -51,17 +46,8 @@ def page(
         element("title", f"{title} · convdkm"),
         Markup(f"<style>{style()}</style>"),
     )
-    contents = element(
-        "nav",
-        element(
-            "ul",
-            [
-                element("li", element("a", section.title, href=f"#{section.id}"))
-                for section in sections
-            ],
-        ),
-        aria_label="contents",
-    )
+    links = [element("a", section.title, href=f"#{section.id}") for section in sections]
+    contents = element("ul", [element("li", link) for link in links])
     missing = element(
         "aside",
         element("strong", "Not on this page"),
@@ -71,7 +57,7 @@ def page(
     body = element(
         "body",
         element("header", _mark(), element("div", element("h1", title), element("p", subtitle))),
-        contents,
+        element("nav", contents, aria_label="contents"),
         element("main", missing if notes else None, [each.render() for each in sections]),
         element("footer", f"Made by convdkm {__version__}. It is one file, and loads nothing."),
     )
@@ -91,61 +77,32 @@ def columns(*parts: object) -> Markup:
 
 def table(head: Sequence[object], rows: Sequence[Sequence[object]], *, css: str = "") -> Markup:
     """A table that scrolls in a box of its own where it is wider than the screen."""
-    return element(
-        "div",
-        element(
-            "table",
-            element("thead", element("tr", [element("th", cell, scope="col") for cell in head]))
-            if any(head)
-            else None,
-            element(
-                "tbody",
-                [
-                    element(
-                        "tr",
-                        element("th", row[0], scope="row"),
-                        [element("td", cell) for cell in row[1:]],
-                    )
-                    for row in rows
-                ],
-            ),
-        ),
-        class_=f"scroll {css}".strip(),
-        tabindex=0,
+    titles = element("tr", [element("th", cell, scope="col") for cell in head])
+    lines = [
+        element("tr", element("th", row[0], scope="row"), [element("td", cell) for cell in row[1:]])
+        for row in rows
+    ]
+    shown = element(
+        "table", element("thead", titles) if any(head) else None, element("tbody", lines)
     )
+    return element("div", shown, class_=f"scroll {css}".strip(), tabindex=0)
 
 
 def tiles(entries: Sequence[tuple[str, str, str]]) -> Markup:
     """Figures in large: what, how much, and a remark."""
-    return element(
-        "dl",
-        [
-            element(
-                "div",
-                element("dt", name),
-                element("dd", value),
-                element("dd", remark, class_="remark") if remark else None,
-            )
-            for name, value, remark in entries
-        ],
-        class_="tiles",
-    )
+
+    def tile(name: str, value: str, remark: str) -> Markup:
+        below = element("dd", remark, class_="remark") if remark else None
+        return element("div", element("dt", name), element("dd", value), below)
+
+    return element("dl", [tile(*entry) for entry in entries], class_="tiles")
 
 
 def _mark() -> Markup:
     """A small Gram matrix."""
     shades = (1.0, 0.55, 0.15, 0.55, 1.0, 0.35, 0.15, 0.35, 1.0)
     squares = [
-        element(
-            "rect",
-            x=12 * (k % 3),
-            y=12 * (k // 3),
-            width=11,
-            height=11,
-            rx=2,
-            class_="fill s0",
-            fill_opacity=shade,
-        )
+        svg_rect(12 * (k % 3), 12 * (k // 3), 11, 11, "fill s0", fill_opacity=shade)
         for k, shade in enumerate(shades)
     ]
-    return together(element("svg", squares, viewBox="0 0 35 35", class_="mark", aria_hidden="true"))
+    return element("svg", squares, viewBox="0 0 35 35", class_="mark", aria_hidden="true")

@@ -31,20 +31,14 @@ def colour_map(stops: str) -> np.ndarray:
     return np.stack(channels, 1).round().astype(np.uint8)
 
 
-def png(pixels: np.ndarray) -> str:
-    """Bytes ``(height, width)`` or ``(height, width, 3)`` as the address of a picture."""
-    return _address(Image.fromarray(pixels))
+def png(pixels: np.ndarray, stops: str | None = None) -> str:
+    """Bytes ``(height, width)`` or ``(height, width, 3)`` as the address of a picture.
 
-
-def _coloured(index: np.ndarray, stops: str) -> str:
-    """Numbers of colours, with the colours in the file's palette."""
-    image = Image.fromarray(index)
-    image.putpalette(colour_map(stops).tobytes())
-    return _address(image)
-
-
-def _address(image: Image.Image) -> str:
-    buffer = io.BytesIO()
+    With ``stops``, the bytes are indices of colours between them.
+    """
+    image, buffer = Image.fromarray(pixels), io.BytesIO()
+    if stops is not None:
+        image.putpalette(colour_map(stops).tobytes())
     image.save(buffer, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
@@ -54,12 +48,12 @@ def matrix_picture(matrix: Tensor, low: float, high: float, stops: str = VIRIDIS
     values = _averaged(matrix.detach().double().cpu())
     span = high - low or 1.0
     index = ((values - low) / span * 255).clamp(0, 255).nan_to_num(0).round().to(torch.uint8)
-    return _coloured(index.numpy(), stops)
+    return png(index.numpy(), stops)
 
 
 def ramp_picture(stops: str) -> str:
     """All colours of a map in a row, for its legend."""
-    return _coloured(np.arange(256, dtype=np.uint8)[None, :], stops)
+    return png(np.arange(256, dtype=np.uint8)[None, :], stops)
 
 
 def image_picture(image: Tensor) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from convdkm.report.charts import WIDTH, Format, area, drawing, figure, keys, mark, style_class
-from convdkm.report.markup import Markup, element, together
+from convdkm.report.markup import Markup, svg_line, svg_rect, svg_text
 from convdkm.report.scale import Axis, axis_for, fitted, short
 
 ROW, TOP, BOTTOM = 24.0, 6.0, 40.0
@@ -31,32 +31,20 @@ def bar_rows(
 ) -> Markup:
     """Bars made of parts that add up."""
     totals = [sum(part.values[row] or 0.0 for part in parts) for row in range(len(names))]
-    left = _left(names)
-    axis = axis_for([0.0, *totals], left, WIDTH - 14, low=0.0)
+    axis = axis_for([0.0, *totals], _left(names), WIDTH - 14, low=0.0)
     bars = []
     for row, name in enumerate(names):
-        at = 0.0
+        at, y = 0.0, TOP + row * ROW + 4
         for part in parts:
             value = part.values[row] or 0.0
             start, end = axis(at), axis(at + value)
             at += value
             if end > start:
-                bars.append(
-                    element(
-                        "rect",
-                        element("title", f"{name}, {part.label}: {form(value)}"),
-                        x=start,
-                        y=TOP + row * ROW + 4,
-                        width=end - start,
-                        height=ROW - 8,
-                        rx=2,
-                        class_=f"fill {style_class(part.style)}",
-                    )
-                )
-    below = (
-        keys([(area(style_class(part.style)), part.label) for part in parts]) if parts[1:] else None
-    )
-    return figure(title, _rows(title, names, axis, bars, label=label, form=form), below=below)
+                hint = f"{name}, {part.label}: {form(value)}"
+                css = f"fill {style_class(part.style)}"
+                bars.append(svg_rect(start, y, end - start, ROW - 8, css, hint=hint))
+    entries = [(area(part.style), part.label) for part in parts]
+    return _rows(title, names, axis, bars, entries, label=label, form=form)
 
 
 def dot_rows(
@@ -70,32 +58,25 @@ def dot_rows(
     bounds: tuple[float | None, float | None] = (0.0, None),
 ) -> Markup:
     """Dots; those of a row joined by a line where they are two states of the same thing."""
-    values = [value for each in marks for value in each.values if _there(value)]
-    axis = axis_for(
-        [float(v or 0) for v in values], _left(names), WIDTH - 14, low=bounds[0], high=bounds[1]
-    )
+    values = [value for each in marks for value in each.values if value is not None]
+    axis = axis_for(values, _left(names), WIDTH - 14, low=bounds[0], high=bounds[1])
     drawn = []
     for row, name in enumerate(names):
         y = TOP + (row + 0.5) * ROW
-        own = [(each, value) for each in marks if _there(value := each.values[row])]
-        places = [axis(float(value or 0)) for _, value in own]
-        if joined and places[1:]:
-            drawn.append(
-                element("line", x1=min(places), x2=max(places), y1=y, y2=y, class_="joint")
-            )
-        for (each, value), x in zip(own, places, strict=True):
-            said = f"{name}, {each.label}: {form(float(value or 0))}"
-            drawn.append(mark(x, y, each.style, said=said))
-    below = (
-        keys([(mark(7, 6, each.style, size=4.5), each.label) for each in marks])
-        if marks[1:]
-        else None
-    )
-    return figure(title, _rows(title, names, axis, drawn, label=label, form=form), below=below)
-
-
-def _there(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+        dots = [
+            (axis(value), each, value)
+            for each in marks
+            if (value := each.values[row]) is not None and math.isfinite(value)
+        ]
+        if joined and dots[1:]:
+            places = [x for x, _, _ in dots]
+            drawn.append(svg_line(min(places), y, max(places), y, "joint"))
+        drawn += [
+            mark(x, y, each.style, said=f"{name}, {each.label}: {form(value)}")
+            for x, each, value in dots
+        ]
+    entries = [(mark(7, 6, each.style, size=4.5), each.label) for each in marks]
+    return _rows(title, names, axis, drawn, entries, label=label, form=form)
 
 
 def _left(names: Sequence[str]) -> float:
@@ -108,33 +89,25 @@ def _rows(
     names: Sequence[str],
     axis: Axis,
     marks: Sequence[Markup],
+    entries: Sequence[tuple[Markup, str]],
     *,
     label: str,
     form: Format,
 ) -> Markup:
+    """Marks over a common axis beside the names of their rows, above a legend if it has several."""
     bottom = TOP + len(names) * ROW
-    return drawing(
+    lines = [(axis(value), form(value)) for value in axis.ticks(4)]
+    places = [TOP + (row + 0.5) * ROW + 4 for row in range(len(names))]
+    svg = drawing(
         title,
         WIDTH,
         bottom + BOTTOM,
+        [(svg_line(x, TOP, x, bottom, "grid"), svg_text(at, x, bottom + 15)) for x, at in lines],
         [
-            (
-                element("line", x1=axis(v), x2=axis(v), y1=TOP, y2=bottom, class_="grid"),
-                element("text", form(v), x=axis(v), y=bottom + 15, text_anchor="middle"),
-            )
-            for v in axis.ticks(4)
+            svg_text(fitted(name, MOST_LETTERS), axis.start - 8, y, "end", class_="name")
+            for name, y in zip(names, places, strict=True)
         ],
-        [
-            element(
-                "text",
-                fitted(name, MOST_LETTERS),
-                x=axis.start - 8,
-                y=TOP + (row + 0.5) * ROW + 4,
-                text_anchor="end",
-                class_="name",
-            )
-            for row, name in enumerate(names)
-        ],
-        together(marks),
-        element("text", label, x=(axis.start + axis.end) / 2, y=bottom + 34, text_anchor="middle"),
+        marks,
+        svg_text(label, (axis.start + axis.end) / 2, bottom + 34),
     )
+    return figure(title, svg, below=keys(entries) if entries[1:] else None)

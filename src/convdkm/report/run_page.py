@@ -3,56 +3,50 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from convdkm.report.brief import brief
-from convdkm.report.charts import line_chart
+from convdkm.report.charts import Format
 from convdkm.report.curves import (
-    Curves,
-    cost_curves,
-    epoch_curves,
+    cost_chart,
+    curve_chart,
     layer_curves,
-    rate_curve,
+    part_curves,
+    step_curve,
+    step_label,
 )
 from convdkm.report.findings import Findings
-from convdkm.report.markup import Markup, element
+from convdkm.report.markup import element
 from convdkm.report.page import Section, columns, page, table, tiles
 from convdkm.report.record import Record
-from convdkm.report.scale import percent, short
+from convdkm.report.scale import percent
 from convdkm.report.shown_layers import inside_section, layers_section, patches_section
 from convdkm.report.shown_predictions import (
     calibration_section,
     confusion_section,
     figure_text,
     images_section,
-    metrics_rows,
+    metrics_table,
 )
 from convdkm.training.metric_names import METRIC_NAMES
 from convdkm.training.view import format_duration
 
 
 def run_page(found: Findings, images: int) -> str:
-    """The page of a run.
-
-    Args:
-        found: what is known of it.
-        images: how many images of each kind to show.
-    """
+    """The page of a run, with so many images of each kind."""
     record, outcome, insight = found.record, found.outcome, found.insight
     sections: list[Section | None] = [
         overview_section(found),
         learning_section(record) if record.has_curves else None,
     ]
     if outcome is not None:
-        sections += [calibration_section(outcome, record.figures), confusion_section(outcome)]
+        sections += [calibration_section(outcome, found.figures), confusion_section(outcome)]
         sections += [images_section(outcome, images)] if images else []
     if insight is not None and insight.layers:
         sections += [inside_section(insight, found.num_data), layers_section(insight)]
     if found.run is not None:
         sections.append(patches_section(found.run.model.input.inducing))
     sections.append(settings_section(record))
-    shown = [section for section in sections if section is not None]
-    return page(record.name, describe(record), shown, notes=found.missing)
+    return page(record.name, describe(record), sections, notes=found.missing)
 
 
 def describe(record: Record) -> str:
@@ -70,30 +64,28 @@ def describe(record: Record) -> str:
 
 def overview_section(found: Findings) -> Section:
     """The figures in large."""
-    record = found.record
-    figures = record.figures
-    if found.outcome is not None:
-        figures |= {f"test_{name}": value for name, value in found.outcome.metrics.items()}
-    entries: list[tuple[str, str, str]] = []
-
-    def tile(name: str, key: str, remark: str = "", form: Any = short) -> None:
-        if key in figures:
-            entries.append((name, form(figures[key]), remark))
-
+    record, figures = found.record, found.figures
     of_training = f"training {percent(figures['train_accuracy'])}" if record.metrics else ""
-    tile("test accuracy", "test_accuracy", of_training, percent)
-    for kind, remark in (
-        ("log_likelihood", "nats per image; 0 is perfect"),
-        ("ece", "0 is perfect"),
-        ("brier", "0 is perfect"),
-    ):
-        tile(f"test {METRIC_NAMES[kind]}", f"test_{kind}", remark, partial(figure_text, kind))
-    tile("training time", "seconds", record.progress, format_duration)
-    tile("parameters", "parameters", "", lambda value: f"{value:,.0f}")
+    remarks = {
+        "accuracy": of_training,
+        "log_likelihood": "nats per image; 0 is perfect",
+        "ece": "0 is perfect",
+        "brier": "0 is perfect",
+    }
+    shown: list[tuple[str, str, Format, str]] = [
+        (f"test {METRIC_NAMES[kind]}", f"test_{kind}", partial(figure_text, kind), remark)
+        for kind, remark in remarks.items()
+    ]
+    shown += [
+        ("training time", "seconds", format_duration, record.progress),
+        ("parameters", "parameters", "{:,.0f}".format, ""),
+    ]
+    entries = [
+        (name, form(figures[key]), remark) for name, key, form, remark in shown if key in figures
+    ]
     content: list[object] = [tiles(entries) if entries else None, brief(found)]
-    parts = [part for part in ("test", "validation", "train") if f"{part}_accuracy" in figures]
     if found.outcome is None and record.metrics:
-        content.append(table(["", *parts], metrics_rows(figures, parts)))
+        content.append(metrics_table(figures))
     lead = "" if found.run is None else f"The machine after step {found.run.step:,}."
     if not record.finished:
         lead += f" Training is not finished: {record.progress}."
@@ -102,33 +94,37 @@ def overview_section(found: Findings) -> Section:
 
 def learning_section(record: Record) -> Section:
     """Learning curves."""
+    # The log-likelihood of training images is an expectation, another quantity.
+    unseen = part_curves(record, "log_likelihood")[:-1]
+    rate = step_curve(record, "learning_rate", "rate")
     charts = [
-        _chart("What a training image costs: the objective and its parts", cost_curves(record)),
-        _chart(
+        cost_chart(record),
+        curve_chart(
             "Error",
-            epoch_curves(record, "accuracy", "share that is wrong", error=True),
+            part_curves(record, "accuracy", error=True),
+            "share that is wrong",
             form=percent,
         ),
-        _chart(
-            "Log-likelihood of test images",
-            _but_train(epoch_curves(record, "log_likelihood", "nats per image")),
-        ),
-        _chart("Calibration error", epoch_curves(record, "ece", "calibration error")),
-        _chart("KL of each Gram layer", layer_curves(record)),
-        _chart(
+        curve_chart("Log-likelihood of test images", unseen, "nats per image"),
+        curve_chart("Calibration error", part_curves(record, "ece"), "calibration error"),
+        curve_chart("KL of each Gram layer", layer_curves(record), "KL, nats"),
+        curve_chart(
             "Variance of training images that the inducing points explain",
-            layer_curves(record, "explained", "share of the variance"),
+            layer_curves(record, "explained"),
+            "share of the variance",
             form=percent,
         ),
-        _chart(
+        curve_chart(
             "Spread of correlations over images",
-            layer_curves(record, "spread", "standard deviation"),
+            layer_curves(record, "spread"),
+            "standard deviation",
         ),
-        _chart(
+        curve_chart(
             "Gradient of Gram layers and head beside their parameters",
-            layer_curves(record, "gradient", "|gradient| / |parameters|"),
+            layer_curves(record, "gradient"),
+            "|gradient| / |parameters|",
         ),
-        _chart("Learning rate", rate_curve(record)),
+        curve_chart("Learning rate", [rate], "rate", x_label=step_label(record), log=False),
     ]
     lead = (
         "Training maximises log-likelihood − (Σ ν · KL + head's KL) / N. The first chart turns its"
@@ -138,41 +134,13 @@ def learning_section(record: Record) -> Section:
     return Section("learning", "Learning", lead, [columns(*charts)])
 
 
-def _but_train(curves: Curves) -> Curves:
-    """Without the training images, whose log-likelihood is an expectation, another quantity."""
-    kept = [series for series in curves.series if not series.label.startswith("training")]
-    return Curves(kept, curves.x_label, curves.y_label)
-
-
-def _chart(title: str, curves: Curves, *, form: Any = short) -> Markup | None:
-    if not curves.are_lines:
-        return None
-    return line_chart(
-        title,
-        curves.series,
-        x_label=curves.x_label,
-        y_label=curves.y_label,
-        y_format=form,
-        log=curves.log,
-        y_bounds=(curves.low, None),
-    )
-
-
 def settings_section(record: Record) -> Section:
     """All settings, versions and the machine."""
     tables = []
     for name, values in record.config.model_dump(mode="json").items():
         rows = [[key.replace("_", " "), plain(value)] for key, value in values.items()]
         tables.append(element("div", element("h3", name), table(["", ""], rows, css="text wrap")))
-    made = []
-    environment = record.environment
-    for key, value in environment.items():
-        text = plain(value)
-        if isinstance(value, dict):
-            text = ", ".join(f"{name} {plain(each)}" for name, each in value.items())
-        elif key == "command" and isinstance(value, list):
-            text = " ".join(map(str, value))
-        made.append([key, text])
+    made = [[key, _environment(key, value)] for key, value in record.environment.items()]
     if record.folder is not None:
         made.insert(0, ["folder", str(record.folder)])
     content = [
@@ -180,6 +148,14 @@ def settings_section(record: Record) -> Section:
         element("details", element("summary", "All settings"), columns(*tables)),
     ]
     return Section("settings", "Settings", None, content)
+
+
+def _environment(key: str, value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {plain(each)}" for name, each in value.items())
+    if key == "command" and isinstance(value, list):
+        return " ".join(map(str, value))
+    return plain(value)
 
 
 def plain(value: object) -> str:

@@ -70,10 +70,10 @@ def axis_for(
         if most <= least:
             least, most = least / 2, most * 2
         return Axis(least / 1.1, most * 1.1, start, end, log=True)
-    room = (most - least) * 0.05 or max(abs(most) * 0.1, 1e-9)
-    return Axis(
-        least - room if low is None else low, most + room if high is None else high, start, end
-    )
+    margin = (most - least) * 0.05 or max(abs(most) * 0.1, 1e-9)
+    least -= margin if low is None else 0.0
+    most += margin if high is None else 0.0
+    return Axis(least, most, start, end)
 
 
 def _round_step(step: float) -> float:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 
 from convdkm.insight.look import Insight, LayerInsight, short_names
@@ -31,36 +34,23 @@ MOST_ENTRIES = 1_000_000
 
 def inside_section(insight: Insight, num_data: int | None) -> Section:
     """All Gram layers beside each other."""
-    layers = insight.layers
-    names = short_names([layer.name for layer in layers])
+    layers, names = insight.layers, insight.labels
     paid = [layer.nu * layer.shape_kl if layer.kl else 0.0 for layer in layers]
     scaled = [layer.nu * layer.scale_kl if layer.kl else 0.0 for layer in layers]
+    shape = Marks("for another shape", paid, 0)
+    costs = [
+        replace(shape, values=[*paid, None]),
+        Marks("for another scale", [*scaled, None], 5),
+        Marks("the head's own KL", [None] * len(names) + [insight.head_kl], 3),
+    ]
+    title = "Of it, what was paid for another shape"
     charts: list[object] = [
-        bar_rows(
-            "What each layer pays: ν · KL(G‖K)",
-            [*names, "head"],
-            [
-                Marks("for another shape", [*paid, None], 0),
-                Marks("for another scale", [*scaled, None], 5),
-                Marks("the head's own KL", [None] * len(names) + [insight.head_kl], 3),
-            ],
-            label="nats",
-        ),
-        bar_rows(
-            "Of it, what was paid for another shape",
-            names,
-            [Marks("for another shape", paid, 0)],
-            label="nats",
-        )
-        if any(paid)
-        else None,
+        bar_rows("What each layer pays: ν · KL(G‖K)", [*names, "head"], costs, label="nats"),
+        bar_rows(title, names, [shape], label="nats") if any(paid) else None,
         dot_rows(
             "Effective rank: how many directions are used",
             names,
-            [
-                Marks("kernel K", [layer.kernel_rank for layer in layers], 1),
-                Marks("learned Gram G", [layer.gram_rank for layer in layers], 0),
-            ],
+            _before_and_after(layers, "rank"),
             label="exp(entropy of the eigenvalues)",
         ),
     ]
@@ -80,16 +70,14 @@ def inside_section(insight: Insight, num_data: int | None) -> Section:
             dot_rows(
                 "Alignment with the classes",
                 names,
-                [
-                    Marks("kernel K", [layer.kernel_alignment for layer in layers], 1),
-                    Marks("learned Gram G", [layer.gram_alignment for layer in layers], 0),
-                ],
+                _before_and_after(layers, "alignment"),
                 label="CKA with the kernel “same class”",
                 bounds=(0.0, 1.0),
             )
         )
     if insight.similarity is not None:
-        charts.append(_similarity(insight))
+        charts.append(_similarity(insight.names, insight.similarity.tolist()))
+    source = f" Figures of data come from {insight.num_images} images."
     lead = together(
         "A deep kernel machine has no features: every layer learns a Gram matrix G of its inducing"
         " points, which starts at the kernel K of the layer below and may leave it, at the price of"
@@ -97,41 +85,46 @@ def inside_section(insight: Insight, num_data: int | None) -> Section:
         element("b", "scale"),
         " and that of another ",
         element("b", "shape"),
-        f"; the shape is what was learned. Figures of data come from {insight.num_images} images."
-        if insight.num_images
-        else "; the shape is what was learned.",
+        f"; the shape is what was learned.{source if insight.num_images else ''}",
     )
-    content = [columns(*charts), _layer_table(insight, names, num_data)]
+    content = [columns(*charts), _layer_table(insight, num_data)]
     return Section("inside", "Inside the machine", lead, content)
 
 
-def _layer_table(insight: Insight, names: list[str], num_data: int | None) -> Markup:
+def _before_and_after(layers: Sequence[LayerInsight], figure: str) -> list[Marks]:
+    """A figure of every layer's kernel and of its learned Gram."""
+    return [
+        Marks("kernel K", [getattr(layer, f"kernel_{figure}") for layer in layers], 1),
+        Marks("learned Gram G", [getattr(layer, f"gram_{figure}") for layer in layers], 0),
+    ]
+
+
+def _figures(layer: LayerInsight) -> list[str]:
+    """Inducing points, ν, KL, the KL of the shape, scale, rank and variance explained."""
+    return [
+        str(layer.num_inducing),
+        short(layer.nu) if layer.nu < float("inf") else "∞",
+        short(layer.kl),
+        short(layer.shape_kl),
+        short(layer.scale),
+        f"{layer.kernel_rank:.1f} → {layer.gram_rank:.1f}",
+        percent(None if layer.explained is None else round(layer.explained, 3)),
+    ]
+
+
+def _layer_table(insight: Insight, num_data: int | None) -> Markup:
     head = ["layer", "points", "ν", "KL", "of it shape", "G/K scale", "rank K → G", "explained"]
-    head += ["paid per image"] if num_data else []
     rows = []
-    for name, layer in zip(names, insight.layers, strict=True):
-        row = [
-            name,
-            str(layer.num_inducing),
-            short(layer.nu) if layer.nu < float("inf") else "∞",
-            short(layer.kl),
-            short(layer.shape_kl),
-            short(layer.scale),
-            f"{layer.kernel_rank:.1f} → {layer.gram_rank:.1f}",
-            percent(None if layer.explained is None else round(layer.explained, 3)),
-        ]
-        if num_data:
-            row.append(short(layer.nu * layer.kl / num_data) if layer.kl else "0")
-        rows.append(row)
-    return table(head, rows)
+    for name, layer in zip(insight.labels, insight.layers, strict=True):
+        paid = short(layer.nu * layer.kl / num_data) if layer.kl and num_data else "0"
+        rows.append([name, *_figures(layer), *([paid] if num_data else [])])
+    return table([*head, *(["paid per image"] if num_data else [])], rows)
 
 
-def _similarity(insight: Insight) -> Markup:
-    assert insight.similarity is not None
-    inner = short_names([name for name in insight.names if name.startswith("body")])
-    outer = [name for name in insight.names if not name.startswith("body")]
+def _similarity(compared: list[str], values: list[list[float]]) -> Markup:
+    inner = short_names([name for name in compared if name.startswith("body")])
+    outer = [name for name in compared if not name.startswith("body")]
     names = [outer[0], *inner, *outer[1:]]
-    values = insight.similarity.tolist()
     roomy = len(names) <= 12
     return heat_map(
         "Similarity of layers: CKA of the images under their Grams",
@@ -148,7 +141,6 @@ def _two_digits(value: float) -> str:
 
 def layers_section(insight: Insight) -> Section:
     """Every Gram layer: its kernel, its Gram, and their difference."""
-    names = short_names([layer.name for layer in insight.layers])
     lead = together(
         "For each layer the kernel K",
         element("sub", "ii"),
@@ -161,8 +153,8 @@ def layers_section(insight: Insight) -> Section:
         " drawn them together (yellow) or apart (blue). A stretch above 1 is a direction that"
         " learning has made larger than the others.",
     )
-    cards = [_card(name, layer) for name, layer in zip(names, insight.layers, strict=True)]
-    return Section("layers", "Kernels and learned Grams", lead, cards)
+    cards = map(_card, insight.labels, insight.layers)
+    return Section("layers", "Kernels and learned Grams", lead, list(cards))
 
 
 def _card(name: str, layer: LayerInsight) -> Markup:
@@ -174,40 +166,27 @@ def _card(name: str, layer: LayerInsight) -> Markup:
     reach = float(torch.quantile(change.abs().flatten()[:MOST_ENTRIES], 0.98))
     reach = reach if reach > ROUNDING else 1.0
     matrices = [
-        _matrix(f"{name}: {what}", what, matrix, bounds, stops)
-        for what, matrix, bounds, stops in (
-            ("K", kernel, (low, 1.0), VIRIDIS),
-            ("G", gram, (low, 1.0), VIRIDIS),
-            ("G − K", change, (-reach, reach), CIVIDIS),
-        )
+        _matrix(name, "K", kernel, (low, 1.0), VIRIDIS),
+        _matrix(name, "G", gram, (low, 1.0), VIRIDIS),
+        _matrix(name, "G − K", change, (-reach, reach), CIVIDIS),
     ]
-    facts = [
-        ("inducing points", str(layer.num_inducing)),
-        ("ν", short(layer.nu) if layer.nu < float("inf") else "∞"),
-        ("KL", f"{short(layer.kl)} nats"),
-        ("for the shape", f"{short(layer.shape_kl)} nats"),
-        ("G/K", short(layer.scale)),
-        ("rank", f"{layer.kernel_rank:.1f} → {layer.gram_rank:.1f}"),
-    ]
-    if layer.explained is not None:
-        facts.append(("explained", percent(round(layer.explained, 3))))
-    said = [element("span", f"{what} ", element("b", value)) for what, value in facts]
+    points, nu, kl, shape, scale, rank, explained = _figures(layer)
+    facts = {"inducing points": points, "ν": nu, "KL": f"{kl} nats"}
+    facts |= {"for the shape": f"{shape} nats", "G/K": scale, "rank": rank}
+    facts |= {} if layer.explained is None else {"explained": explained}
+    said = [element("span", f"{what} ", element("b", value)) for what, value in facts.items()]
+    pictures = element("div", matrices, class_="matrices")
     return element(
         "article",
         element("h3", name),
         element("div", said, class_="facts"),
-        element(
-            "div",
-            element("div", matrices, class_="matrices"),
-            _spectra(layer),
-            class_="layer",
-        ),
+        element("div", pictures, _spectra(layer), class_="layer"),
         class_="card",
     )
 
 
 def _matrix(
-    alt: str, title: str, matrix: torch.Tensor, bounds: tuple[float, float], stops: str
+    layer: str, title: str, matrix: torch.Tensor, bounds: tuple[float, float], stops: str
 ) -> Markup:
     low, high = bounds
     ramp = element(
@@ -217,23 +196,24 @@ def _matrix(
         f"{high:.2g}",
         class_="ramp",
     )
-    picture = element("img", src=matrix_picture(matrix, low, high, stops), alt=f"{alt}, as colours")
+    alt = f"{layer}: {title}, as colours"
+    picture = element("img", src=matrix_picture(matrix, low, high, stops), alt=alt)
     return element("figure", element("figcaption", title), picture, ramp)
 
 
 def _spectra(layer: LayerInsight) -> Markup:
     step = -(-layer.num_inducing // MOST_EIGENVALUES)
     places = [float(k + 1) for k in range(0, layer.num_inducing, step)]
-    series = []
-    for style, (label, spectrum) in enumerate(
-        (("learned Gram G", layer.gram_spectrum), ("kernel K", layer.kernel_spectrum))
-    ):
-        shares = (spectrum / spectrum.sum())[::step].tolist()
-        series.append(Series(label, places, [max(share, 1e-9) for share in shares], style))
+    shown = {
+        "learned Gram G": layer.gram_spectrum / layer.gram_spectrum.sum(),
+        "kernel K": layer.kernel_spectrum / layer.kernel_spectrum.sum(),
+    }
     if layer.kl:
-        stretches = layer.stretches / layer.stretches.mean()
-        values = [max(value, 1e-9) for value in stretches[::step].tolist()]
-        series.append(Series("stretch: K⁻¹G over its mean", places, values, 2))
+        shown["stretch: K⁻¹G over its mean"] = layer.stretches / layer.stretches.mean()
+    series = [
+        Series(label, places, values[::step].clamp(min=1e-9).tolist(), style)
+        for style, (label, values) in enumerate(shown.items())
+    ]
     return line_chart(
         "Eigenvalues as shares of their sum, and stretches",
         series,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from convdkm.report.charts import figure
@@ -11,7 +13,7 @@ from convdkm.report.outcome import Outcome
 from convdkm.report.page import Section, columns, table
 from convdkm.report.pictures import VIRIDIS, image_picture, matrix_picture
 from convdkm.report.scale import percent
-from convdkm.training.metric_names import METRIC_NAMES
+from convdkm.training.metric_names import metric_rows
 
 MOST_NAMED = 20
 """Classes up to which the confusion matrix has names and numbers."""
@@ -28,42 +30,26 @@ def figure_text(name: str, value: float | None) -> str:
     return f"{value:.4f}".replace("-", "−")
 
 
-def metrics_rows(figures: dict[str, float], parts: list[str]) -> list[list[str]]:
+def metrics_table(figures: Mapping[str, float]) -> Markup:
     """One row for each kind of figure, one column for each part of the data."""
-    return [
-        [title, *(figure_text(name, figures.get(f"{part}_{name}")) for part in parts)]
-        for name, title in METRIC_NAMES.items()
-        if any(f"{part}_{name}" in figures for part in parts)
-    ]
+    parts, rows = metric_rows(figures, figure_text)
+    return table(["", *parts], rows)
 
 
-def calibration_section(outcome: Outcome, figures: dict[str, float]) -> Section:
+def calibration_section(outcome: Outcome, figures: Mapping[str, float]) -> Section:
     """Reliability diagram, calibration error, and all figures."""
-    error = outcome.metrics["ece"]
-    figures = figures | {f"test_{name}": value for name, value in outcome.metrics.items()}
-    parts = [part for part in ("test", "validation", "train") if f"{part}_accuracy" in figures]
-    gap = float(outcome.prediction.probs.amax(1).double().mean()) - outcome.metrics["accuracy"]
-    way = "more" if gap > 0 else "less"
+    gap = outcome.overconfidence
     lead = together(
         "Is it right as often as it says? On the dashed line, yes; below it the machine is too"
         " sure, above it too modest. The expected calibration error, the mean distance from that"
         " line, is ",
-        element("b", figure_text("ece", error)),
-        f"; on average the machine is {percent(abs(gap))} {way} confident than it is right.",
+        element("b", figure_text("ece", outcome.metrics["ece"])),
+        f"; on average the machine is {percent(abs(gap))} {'more' if gap > 0 else 'less'}"
+        " confident than it is right.",
     )
-    return Section(
-        "calibration",
-        "Calibration",
-        lead,
-        [
-            columns(
-                reliability_diagram(
-                    f"Reliability on {len(outcome):,} test images", outcome.reliability
-                ),
-                table(["", *parts], metrics_rows(figures, parts)),
-            )
-        ],
-    )
+    title = f"Reliability on {len(outcome):,} test images"
+    diagram = reliability_diagram(title, outcome.reliability)
+    return Section("calibration", "Calibration", lead, [columns(diagram, metrics_table(figures))])
 
 
 def confusion_section(outcome: Outcome) -> Section:
@@ -98,15 +84,15 @@ def confusion_section(outcome: Outcome) -> Section:
         [f"{names[true]} → {names[taken]}", str(times), percent(shares[true][taken])]
         for true, taken, times in outcome.frequent_confusions(LISTED)
     ]
-    classes = [
-        [name, f"{int(counts[k].sum()):,}", percent(shares[k][k])]
-        for k, name in enumerate(names)
-        if int(counts[k].sum())
+    images = counts.sum(1).tolist()
+    present = [k for k, count in enumerate(images) if count]
+    hardest = [
+        [names[k], f"{images[k]:,}", percent(shares[k][k])]
+        for k in sorted(present, key=lambda k: shares[k][k])[:LISTED]
     ]
-    hardest = sorted(range(len(classes)), key=lambda k: float(classes[k][2].rstrip("%")))[:LISTED]
     side = [
         table(["most frequent confusions", "times", "of the class"], rows) if rows else None,
-        table(["hardest classes", "images", "right"], [classes[k] for k in hardest]),
+        table(["hardest classes", "images", "right"], hardest),
     ]
     lead = (
         f"{wrong:,} of {len(outcome):,} test images are wrong. Mistakes have a scale of colour of"
@@ -117,29 +103,29 @@ def confusion_section(outcome: Outcome) -> Section:
 
 def images_section(outcome: Outcome, count: int) -> Section:
     """The images that the machine is least sure of, and those it is wrongly sure of."""
-    uncertain, wrong = outcome.most_uncertain(count), outcome.confidently_wrong(count)
-    content: list[object] = []
-    if wrong:
-        content += [
-            element("h3", "Most confidently wrong"),
-            element(
-                "p",
-                "Mistakes made with the largest probability: a hard image, a wrong label, or"
-                " something the machine has not learned.",
-                class_="lead",
-            ),
-            element("div", [_image(outcome, index) for index in wrong], class_="gallery"),
-        ]
-    content += [
-        element("h3", "Most uncertain"),
-        element(
-            "p",
+    galleries = (
+        (
+            "Most confidently wrong",
+            "Mistakes made with the largest probability: a hard image, a wrong label, or"
+            " something the machine has not learned.",
+            outcome.confidently_wrong(count),
+        ),
+        (
+            "Most uncertain",
             "Predictions of the largest entropy H, in nats. Of it, the mutual information I is what"
             " knowing the top-layer functions would remove: where it is large, more data of this"
             " kind would help; where it is small, the image itself is ambiguous.",
-            class_="lead",
+            outcome.most_uncertain(count),
         ),
-        element("div", [_image(outcome, index) for index in uncertain], class_="gallery"),
+    )
+    content = [
+        (
+            element("h3", title),
+            element("p", text, class_="lead"),
+            element("div", [_image(outcome, index) for index in chosen], class_="gallery"),
+        )
+        for title, text, chosen in galleries
+        if chosen
     ]
     lead = "Below each image its most probable classes; the true one is green and bold."
     return Section("images", "Images", lead, content)

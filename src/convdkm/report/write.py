@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from convdkm.data import Dataset
 from convdkm.data.checksums import digest_of_file
 from convdkm.errors import InvalidInputError
 from convdkm.report.compare_page import compare_page
-from convdkm.report.findings import Load, Tell, examine, gather, no_images, of_settings
+from convdkm.report.findings import Load, Tell, examine, gather, of_settings
 from convdkm.report.page import GENERATOR
-from convdkm.report.record import runs_in
+from convdkm.report.record import Record, runs_in
 from convdkm.report.run_page import run_page
 from convdkm.storage.files import require_regular, write_text
 from convdkm.training.checkpoint import Which
@@ -62,13 +62,12 @@ def write_report(
     file = Path(output) if output is not None else (folders[0] if alone else Path()) / PAGE
     require_free(file, force=force)
     moved = {"data_dir": data_dir, "dataset": data if isinstance(data, str) else None}
-    load = _cached({k: v for k, v in moved.items() if v is not None}) if data else no_images
+    load = _cached({k: v for k, v in moved.items() if v is not None}) if data else None
     findings = []
     for folder in folders:
-        say = tell if alone else _after(folder, tell)
-        findings.append(
-            gather(folder, checkpoint=checkpoint, device=device, load=load, deep=alone, tell=say)
-        )
+        say = tell if alone else _beginning(f"{folder}: ", tell)
+        found = gather(folder, load, checkpoint=checkpoint, device=device, deep=alone, tell=say)
+        findings.append(found)
     text = run_page(findings[0], images) if alone else compare_page(findings, file)
     write_text(file, text)
     return file
@@ -82,7 +81,8 @@ def report_run(run: Run, output: str | Path | None, data: Dataset | None, images
         )
     file = Path(output) if output is not None else Path(run.folder or "") / PAGE
     require_free(file, force=False)
-    found = examine(run, load=of_settings if data is None else lambda *_: data)
+    load: Load = of_settings if data is None else lambda *_: data
+    found = examine(run, Record.of(run), load)
     if not found.record.has_curves:
         found.missing.append("No learning curves: the run is kept in memory, and has no record.")
     write_text(file, run_page(found, images))
@@ -107,8 +107,7 @@ def require_free(file: Path, *, force: bool) -> None:
 def _cached(moved: Mapping[str, str]) -> Load:
     """Loads a data set once for all runs that were made on it in the same way.
 
-    Args:
-        moved: where it is now, by the options of a run that say so.
+    ``moved`` holds the options that say where it is now.
     """
     loaded: dict[tuple[str, str | None], tuple[Dataset, list[str]]] = {}
 
@@ -129,5 +128,5 @@ def _cached(moved: Mapping[str, str]) -> Load:
     return load
 
 
-def _after(folder: Path, tell: Callable[[str], None]) -> Tell:
-    return lambda text: tell(f"{folder}: {text}")
+def _beginning(words: str, tell: Tell) -> Tell:
+    return lambda text: tell(f"{words}{text}")

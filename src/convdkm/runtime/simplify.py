@@ -18,7 +18,7 @@ _IDLE = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
 _SHARING = {torch.ops.aten._unsafe_view.default}
 """Operations whose results share memory with their arguments, though they do not say so."""
 
-KEPT_SHARE = 1 / 8
+KEPT_SHARE = 1 / 256
 """A result is kept for a repetition later on if it is at most this share of the largest tensor."""
 
 

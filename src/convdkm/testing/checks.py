@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import product
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from convdkm.head import Marginals
 from convdkm.kernels.base import Kernel
 from convdkm.layers.base import Layer
 from convdkm.likelihoods import Likelihood
 from convdkm.testing.grams import degenerate_gram, random_gram
 from convdkm.testing.kernel_requirements import KERNEL_REQUIREMENTS, KernelCase
-from convdkm.testing.layer_requirements import LAYER_REQUIREMENTS, Case
+from convdkm.testing.layer_requirements import LAYER_REQUIREMENTS, LayerCase
 from convdkm.testing.likelihood_requirements import LIKELIHOOD_REQUIREMENTS, LikelihoodCase
 from convdkm.testing.outcome import ConformanceError, reported
 
 BOTH = (torch.float32, torch.float64)
+
+Requirement = Callable[[Any], None]
 
 
 def check_layer(
@@ -53,33 +56,23 @@ def check_layer(
     Raises:
         ConformanceError: a requirement is broken.
     """
-    if not isinstance(layer, Layer):
-        raise ConformanceError(
-            type(layer).__name__, "is_a_layer", "it does not inherit from convdkm.Layer", "given"
-        )
-    wanted = {
-        "batch_independent": batch_independent,
-        "permutes_inducing": permutes_inducing,
-        "survives_pickling": picklable,
-    }
-    requirements = [check for check in LAYER_REQUIREMENTS if wanted.get(check.__name__, True)]
-    for dtype in dtypes:
-        for seed in seeds:
-            gram = random_gram(num_inducing, space, dtype=dtype, seed=seed)
-            degenerate = degenerate_gram(
-                num_inducing, space, dtype=dtype, seed=seed, zero=zero_images
-            )
-            tried = copy.deepcopy(layer).train()
-            where = f"{dtype}, seed {seed}"
-            with reported(layer, "initialise", where):
-                tried.initialise(gram)
-            for size in (0.0, step) if step else (0.0,):
-                _random_step(tried, size, seed)
-                case = Case(layer, tried.eval(), gram, degenerate, seed)
-                moment = "after a random step" if size else "as initialised"
-                for check in requirements:
-                    with reported(layer, check.__name__, f"{where}, {moment}"):
-                        check(case)
+    _require_a(Layer, layer)
+    requirements = _chosen(
+        LAYER_REQUIREMENTS,
+        batch_independent=batch_independent,
+        permutes_inducing=permutes_inducing,
+        survives_pickling=picklable,
+    )
+    for dtype, seed in product(dtypes, seeds):
+        gram = random_gram(num_inducing, space, dtype=dtype, seed=seed)
+        degenerate = degenerate_gram(num_inducing, space, dtype=dtype, seed=seed, zero=zero_images)
+        tried, where = copy.deepcopy(layer).train(), f"{dtype}, seed {seed}"
+        with reported(layer, "initialise", where):
+            tried.initialise(gram)
+        for moment in _moments(tried.eval(), step, seed, "as initialised"):
+            # Anew, since a case keeps the outputs of its layer.
+            case = LayerCase(layer, tried, seed, gram, degenerate)
+            _run(requirements, case, f"{where}, {moment}")
 
 
 def check_kernel(
@@ -105,17 +98,10 @@ def check_kernel(
     Raises:
         ConformanceError: a requirement is broken.
     """
-    if not isinstance(kernel, Kernel):
-        raise ConformanceError(
-            type(kernel).__name__, "is_a_kernel", "it does not inherit from convdkm.Kernel", "given"
-        )
-    for seed in seeds:
-        for width in (2, 6):
-            case = KernelCase.at_random(copy.deepcopy(kernel), width, seed, zero_images)
-            where = f"points in {width} dimensions, seed {seed}"
-            for check in KERNEL_REQUIREMENTS:
-                with reported(kernel, check.__name__, where):
-                    check(case)
+    _require_a(Kernel, kernel)
+    for seed, width in product(seeds, (2, 6)):
+        case = KernelCase.at_random(copy.deepcopy(kernel), width, seed, zero_images)
+        _run(KERNEL_REQUIREMENTS, case, f"points in {width} dimensions, seed {seed}")
     check_layer(
         kernel,
         num_inducing=num_inducing,
@@ -161,50 +147,59 @@ def check_likelihood(
     Raises:
         ConformanceError: a requirement is broken.
     """
-    if not isinstance(likelihood, Likelihood):
-        raise ConformanceError(
-            type(likelihood).__name__,
-            "is_a_likelihood",
-            "it does not inherit from convdkm.Likelihood",
-            "given",
-        )
-    wanted = {
-        "batch_independent": not random,
-        "single_precision_follows": not random,
-        "permutes_outputs": permutes_outputs and not random,
-        "survives_pickling": picklable,
-    }
-    requirements = [check for check in LIKELIHOOD_REQUIREMENTS if wanted.get(check.__name__, True)]
-    for dtype in dtypes:
-        for seed, separate in ((seed, separate) for seed in seeds for separate in (False, True)):
-            generator = torch.Generator().manual_seed(seed)
-            shape = (2, len(targets), likelihood.num_outputs)
-            mean, spread = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-            variance = 0.1 + (spread if separate else spread[:, :1]).square()
-            tried = copy.deepcopy(likelihood).eval()
-            moves = bool(step) and any(True for _ in likelihood.parameters())
-            for size in (0.0, step) if moves else (0.0,):
-                _random_step(tried, size, seed)
-                case = LikelihoodCase(
-                    copy.deepcopy(likelihood),
-                    tried,
-                    Marginals(mean, variance),
-                    targets,
-                    invalid,
-                    approximation,
-                    seed,
-                )
-                moment = "after a random step" if size else "as given"
-                for check in requirements:
-                    with reported(likelihood, check.__name__, f"{dtype}, seed {seed}, {moment}"):
-                        check(case)
+    _require_a(Likelihood, likelihood)
+    requirements = _chosen(
+        LIKELIHOOD_REQUIREMENTS,
+        batch_independent=not random,
+        single_precision_follows=not random,
+        permutes_outputs=permutes_outputs and not random,
+        survives_pickling=picklable,
+    )
+    shape = 2, len(targets), likelihood.num_outputs
+    for dtype, seed, separate in product(dtypes, seeds, (False, True)):
+        generator = torch.Generator().manual_seed(seed)
+        mean, deviation = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+        variance = 0.1 + (deviation if separate else deviation[:, :1]).square()
+        fresh, tried = copy.deepcopy(likelihood), copy.deepcopy(likelihood).eval()
+        case = LikelihoodCase(fresh, tried, seed, mean, variance, targets, invalid, approximation)
+        for moment in _moments(tried, step, seed, "as given"):
+            _run(requirements, case, f"{dtype}, seed {seed}, {moment}")
+
+
+def _require_a(kind: type[nn.Module], subject: object) -> None:
+    """Raise unless what a user gave is a layer, a kernel or a likelihood."""
+    if not isinstance(subject, kind):
+        detail = f"it does not inherit from convdkm.{kind.__name__}"
+        name = f"is_a_{kind.__name__.lower()}"
+        raise ConformanceError(type(subject).__name__, name, detail, "given")
+
+
+def _chosen(requirements: Sequence[Requirement], **wanted: bool) -> list[Requirement]:
+    """The requirements but for those, by name, that are not wanted."""
+    return [check for check in requirements if wanted.get(check.__name__, True)]
+
+
+def _moments(module: nn.Module, step: float, seed: int, first: str) -> Iterator[str]:
+    """When to try a module: as it is, and if it has parameters after a random step of theirs."""
+    yield first
+    parameters = list(module.parameters())
+    if step and parameters:
+        _random_step(parameters, step, seed)
+        yield "after a random step"
+
+
+def _run(requirements: Sequence[Requirement], case: Any, where: str) -> None:
+    """Go through the requirements; the first that is broken raises."""
+    for check in requirements:
+        with reported(case.tried, check.__name__, where):
+            check(case)
 
 
 @torch.no_grad()
-def _random_step(module: nn.Module, size: float, seed: int) -> None:
+def _random_step(parameters: Sequence[nn.Parameter], size: float, seed: int) -> None:
     """Move every parameter at random, by ``size`` relative to its root mean square."""
     generator = torch.Generator().manual_seed(seed)
-    for parameter in module.parameters():
+    for parameter in parameters:
         scale = parameter.square().mean().sqrt() if bool(parameter.any()) else 1.0
         noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
         parameter.add_(size * scale * noise)

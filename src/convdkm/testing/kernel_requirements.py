@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,13 +26,13 @@ class KernelCase:
     """A kernel with points to try it on.
 
     Attributes:
-        kernel: the kernel.
+        tried: the kernel.
         points: features ``(n, width)``, among them equal and opposite points.
         zero: whether the kernel can take the point zero; it is then among ``points``.
         seed: of the random numbers that a requirement draws.
     """
 
-    kernel: Kernel
+    tried: Kernel
     points: Tensor
     zero: bool
     seed: int
@@ -49,8 +50,13 @@ class KernelCase:
     def blocks(self) -> tuple[Tensor, Tensor, Tensor]:
         """``G_xy`` of every pair of points, ``G_xx`` as a column and ``G_yy`` as a row."""
         gram = self.points @ self.points.T / self.points.shape[1]
-        own = gram.diagonal()
-        return gram, own[:, None], own[None, :]
+        variances = gram.diagonal()
+        return gram, variances[:, None], variances[None, :]
+
+    def matrix(self) -> tuple[Tensor, Tensor]:
+        """The kernel of every pair of points, and its variance at every point."""
+        gram, left, right = self.blocks()
+        return self.tried.of(gram, left, right).detach(), self.tried.variance(right[0]).detach()
 
     def regular(self) -> tuple[Tensor, Tensor, Tensor]:
         """``G_xy``, ``G_xx`` and ``G_yy`` of pairs that are neither parallel nor zero, ``(n,)``."""
@@ -61,50 +67,48 @@ class KernelCase:
 
     def singular(self, dtype: torch.dtype) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
         """Arguments at which careless derivatives are NaN, by name."""
-        own = torch.tensor([0.1, 1.0, 7.0], dtype=dtype)
+        a = torch.tensor([0.1, 1.0, 7.0], dtype=dtype)
         rounding = 1 + 4 * torch.finfo(dtype).eps
         pairs = {
-            "equal points": (own, own, own),
-            "opposite points": (-own, own, own),
-            "parallel points": (2 * own, own, 4 * own),
-            "equal points, with rounding": (rounding * own, own, own),
-            "opposite points, with rounding": (-rounding * own, own, own),
+            "equal points": (a, a, a),
+            "opposite points": (-a, a, a),
+            "parallel points": (2 * a, a, 4 * a),
+            "equal points, with rounding": (rounding * a, a, a),
+            "opposite points, with rounding": (-rounding * a, a, a),
         }
         if self.zero:
-            nothing = torch.zeros_like(own)
-            pairs["zero and another point"] = (nothing, nothing, own)
+            nothing = torch.zeros_like(a)
+            pairs["zero and another point"] = (nothing, nothing, a)
             pairs["zero and zero"] = (nothing, nothing, nothing)
         return pairs
 
 
 def variance_is_the_diagonal(case: KernelCase) -> None:
     """``variance(a)`` is ``of(a, a, a)``."""
-    own = case.blocks()[0].diagonal()
+    a = case.blocks()[0].diagonal()
     what = "variance(a) and of(a, a, a)"
-    require_close(case.kernel.variance(own), case.kernel.of(own, own, own), EQUAL, what)
+    require_close(case.tried.variance(a), case.tried.of(a, a, a), EQUAL, what)
 
 
 def symmetric_in_its_arguments(case: KernelCase) -> None:
     """``k(x, y) = k(y, x)``."""
     cross, left, right = case.blocks()
-    swapped = case.kernel.of(cross, right, left)
-    require_close(swapped, case.kernel.of(cross, left, right), EQUAL, "k(x, y) and k(y, x)")
+    swapped = case.tried.of(cross, right, left)
+    require_close(swapped, case.tried.of(cross, left, right), EQUAL, "k(x, y) and k(y, x)")
 
 
 def bounded_by_variances(case: KernelCase) -> None:
     """``k(x, y)² ≤ k(x, x) k(y, y)``, the inequality of Cauchy and Schwarz."""
-    values = case.kernel.of(*case.blocks()).detach()
-    own = case.kernel.variance(case.blocks()[0].diagonal()).detach()
-    bound = torch.outer(own, own)
+    values, variances = case.matrix()
+    bound = torch.outer(variances, variances)
     what = "k(x,x)·k(y,y) − k(x,y)²"
     require_not_negative(bound - values.square(), EQUAL * bound.max(), what)
 
 
 def positive_semidefinite_on_points(case: KernelCase) -> None:
     """No eigenvalue of the kernel matrix of any points, equal or opposite or zero, is negative."""
-    values = case.kernel.of(*case.blocks()).detach()
-    own = case.kernel.variance(case.blocks()[0].diagonal()).detach()
-    matrix = torch.diagonal_scatter(0.5 * (values + values.T), own)
+    values, variances = case.matrix()
+    matrix = torch.diagonal_scatter(0.5 * (values + values.T), variances)
     eigenvalues = torch.linalg.eigvalsh(matrix)
     what = "smallest eigenvalue of a kernel matrix"
     require_not_negative(eigenvalues.min(), EQUAL * eigenvalues.abs().max(), what)
@@ -112,14 +116,14 @@ def positive_semidefinite_on_points(case: KernelCase) -> None:
 
 def derivatives_agree_with_differences(case: KernelCase) -> None:
     """Derivatives by every argument and every parameter are those of finite differences."""
-    kernel = case.kernel
+    kernel = case.tried
     arguments = [value.clone().requires_grad_() for value in case.regular()]
     named = zip(("cross", "left", "right"), arguments, strict=True)
     for name, source in (*named, *kernel.named_parameters()):
         require_derivative(lambda: kernel.of(*arguments), source, DERIVATIVE, f"of by {name}")
-    own = arguments[1]
-    for name, source in (("own", own), *kernel.named_parameters()):
-        require_derivative(lambda: kernel.variance(own), source, DERIVATIVE, f"variance by {name}")
+    for name, source in (("own", arguments[1]), *kernel.named_parameters()):
+        value = partial(kernel.variance, arguments[1])
+        require_derivative(value, source, DERIVATIVE, f"variance by {name}")
 
 
 def finite_at_singular_points(case: KernelCase) -> None:
@@ -130,11 +134,11 @@ def finite_at_singular_points(case: KernelCase) -> None:
     for dtype in (torch.float32, torch.float64):
         for name, arguments in case.singular(dtype).items():
             leaves = [value.clone().requires_grad_() for value in arguments]
-            value = case.kernel.of(*leaves)
+            value = case.tried.of(*leaves)
             require_finite(value, f"of ({name}, {dtype})")
             for leaf, argument in zip(leaves, ("cross", "left", "right"), strict=True):
                 what = f"the derivative of of by {argument} ({name}, {dtype})"
-                require_finite(gradient(case.kernel.of(*leaves), leaf), what)
+                require_finite(gradient(case.tried.of(*leaves), leaf), what)
 
 
 KERNEL_REQUIREMENTS: tuple[Callable[[KernelCase], None], ...] = (

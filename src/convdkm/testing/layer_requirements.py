@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,61 +13,47 @@ from torch import Tensor
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer
 from convdkm.numerics import cholesky, explained, mix, whiten
-from convdkm.ops.base import Plan
-from convdkm.testing.outcome import require, require_close, require_finite, require_not_negative
-from convdkm.testing.state_requirements import STATE_REQUIREMENTS, calling_changes_nothing
+from convdkm.testing.outcome import (
+    EQUAL,
+    require,
+    require_close,
+    require_finite,
+    require_not_negative,
+)
+from convdkm.testing.state_requirements import (
+    STATE_REQUIREMENTS,
+    Case,
+    calling_changes_nothing,
+)
 
 PRECISE = 1e-9
 """Allowed difference in the inducing chain, relative to the largest entry."""
 
+SCHUR = {torch.float32: 1e-3, torch.float64: 1e-7}
+"""How far the variance left unexplained may lie below zero, relative to the largest."""
 
-@dataclass(frozen=True)
-class Tolerance:
-    """What rounding may do to the data blocks, relative to the largest entry.
-
-    Attributes:
-        equal: difference of two ways to the same result.
-        schur: how far the variance left unexplained may lie below zero.
-        ridge: added to G_ii before it is inverted, relative to the mean of its diagonal.
-    """
-
-    equal: float
-    schur: float
-    ridge: float
-
-
-TOLERANCES = {
-    torch.float32: Tolerance(equal=1e-4, schur=1e-3, ridge=1e-5),
-    torch.float64: Tolerance(equal=1e-9, schur=1e-7, ridge=1e-10),
-}
+RIDGE = {torch.float32: 1e-5, torch.float64: 1e-10}
+"""What is added to G_ii before it is inverted, relative to the mean of its diagonal."""
 
 
 @dataclass
-class Case:
+class LayerCase(Case):
     """A layer with something to try it on.
 
     Attributes:
-        fresh: a copy of the layer as the user gave it.
-        layer: the layer initialised, in evaluation mode.
         gram: the Gram it was initialised with.
         degenerate: one with zero, equal and opposite images.
-        seed: of the random numbers that a requirement draws.
     """
 
+    noun = "layer"
     fresh: Layer
-    layer: Layer
+    tried: Layer
     gram: Gram
     degenerate: Gram
-    seed: int
-    noun = "layer"
 
     @property
-    def tolerance(self) -> Tolerance:
-        return TOLERANCES[self.gram.dtype]
-
-    @property
-    def tried(self) -> Layer:
-        return self.layer
+    def tolerance(self) -> float:
+        return EQUAL[self.gram.dtype]
 
     def results(self, module: Layer) -> dict[str, Tensor]:
         """The blocks of the output, and one number that depends on all that the plan gives."""
@@ -77,34 +63,22 @@ class Case:
 
     def training_copy(self) -> Layer:
         """A copy in training mode, whose running statistics may change."""
-        return copy.deepcopy(self.layer).train()
+        return copy.deepcopy(self.tried).train()
 
     @cached_property
     def output(self) -> Gram:
         """The layer's output in evaluation mode."""
-        return self.layer(self.gram)
+        return self.tried(self.gram)
 
     @cached_property
     def outputs(self) -> dict[str, Gram]:
         """Its outputs in both modes, for both Grams."""
         return {
             "evaluation, random Gram": self.output,
-            "evaluation, degenerate Gram": self.layer(self.degenerate),
+            "evaluation, degenerate Gram": self.tried(self.degenerate),
             "training, random Gram": self.training_copy()(self.gram),
             "training, degenerate Gram": self.training_copy()(self.degenerate),
         }
-
-    def plans(self) -> Iterator[tuple[str, Plan]]:
-        """The plan of the layer, and those that its contracts promise to be like it."""
-        plan = self.layer.plan(self.gram.ii)
-        yield "plan", plan
-        split = plan.split()
-        if split is not None:
-            yield "the rest of plan.split()", split[1]
-
-    def random(self, *shape: int) -> Tensor:
-        generator = torch.Generator().manual_seed(self.seed)
-        return torch.randn(shape, generator=generator, dtype=INDUCING_DTYPE)
 
 
 def require_same(actual: Gram, expected: Gram, tolerance: float, what: str) -> None:
@@ -117,7 +91,7 @@ def require_same(actual: Gram, expected: Gram, tolerance: float, what: str) -> N
 # -- the value of the output -------------------------------------------------------------------
 
 
-def returns_gram(case: Case) -> None:
+def returns_gram(case: LayerCase) -> None:
     """The output is a finite Gram of as many images, ii in float64, the data's dtype kept."""
     for what, out in case.outputs.items():
         require(isinstance(out, Gram), f"{what}: the output is a {type(out).__name__}, not a Gram")
@@ -132,13 +106,13 @@ def returns_gram(case: Case) -> None:
             require_finite(getattr(out, name), f"{name} ({what})")
 
 
-def symmetric(case: Case) -> None:
+def symmetric(case: LayerCase) -> None:
     """G_ii is symmetric."""
     for what, out in case.outputs.items():
         require_close(out.ii, out.ii.T, PRECISE, f"{what}: G_ii and its transpose")
 
 
-def positive_semidefinite(case: Case) -> None:
+def positive_semidefinite(case: LayerCase) -> None:
     """No eigenvalue of G_ii is negative."""
     for what, out in case.outputs.items():
         values = torch.linalg.eigvalsh(out.ii.detach())
@@ -146,38 +120,38 @@ def positive_semidefinite(case: Case) -> None:
         require_not_negative(values.min(), slack, f"{what}: smallest eigenvalue of G_ii")
 
 
-def variances_not_negative(case: Case) -> None:
+def variances_not_negative(case: LayerCase) -> None:
     """g_tt ≥ 0, without slack: kernels take its square root."""
     for what, out in case.outputs.items():
         require_not_negative(out.tt.detach(), 0.0, f"{what}: g_tt")
 
 
-def cauchy_schwarz(case: Case) -> None:
+def cauchy_schwarz(case: LayerCase) -> None:
     """|G_it|² ≤ G_ii · g_tt for every inducing point and every pixel."""
     for what, out in case.outputs.items():
         it, tt = out.it.detach().to(INDUCING_DTYPE), out.tt.detach().to(INDUCING_DTYPE)
-        own = out.ii.detach().diagonal().reshape(-1, *(1,) * (it.ndim - 2))
-        bound = own * tt.unsqueeze(1)
-        slack = case.tolerance.equal * bound.max()
+        inducing = out.ii.detach().diagonal().reshape(-1, *(1,) * (it.ndim - 2))
+        bound = inducing * tt.unsqueeze(1)
+        slack = case.tolerance * bound.max()
         require_not_negative(bound - it.square(), slack, f"{what}: G_ii·g_tt − |G_it|²")
 
 
-def schur_complement(case: Case) -> None:
+def schur_complement(case: LayerCase) -> None:
     """g_tt − G_ti G_ii⁻¹ G_it ≥ 0: the variance that the inducing points leave unexplained."""
     for what, out in case.outputs.items():
         ii, tt = out.ii.detach(), out.tt.detach().to(INDUCING_DTYPE)
-        ridge = case.tolerance.ridge * ii.diagonal().mean().expand(len(ii))
+        ridge = RIDGE[case.gram.dtype] * ii.diagonal().mean().expand(len(ii))
         factor = cholesky(ii + torch.diag(ridge), "the outgoing G_ii")
         columns = out.it.detach().to(INDUCING_DTYPE).movedim(1, 0)
         white = whiten(factor, columns.flatten(1)).reshape(columns.shape).movedim(0, 1)
-        slack = case.tolerance.schur * tt.max()
+        slack = SCHUR[case.gram.dtype] * tt.max()
         left = tt - explained(white)
         require_not_negative(left, slack, f"{what}: g_tt − G_ti G_ii⁻¹ G_it")
 
 
-def kl_not_negative(case: Case) -> None:
+def kl_not_negative(case: LayerCase) -> None:
     """Every KL term is one finite float64 number, not negative, as is its weight ν."""
-    for name, term in case.layer.plan(case.gram.ii).kl.items():
+    for name, term in case.tried.plan(case.gram.ii).kl.items():
         what = f"the KL term '{name}'"
         require(term.value.shape == (), f"{what} has shape {tuple(term.value.shape)}")
         require(term.value.dtype == INDUCING_DTYPE, f"{what} is {term.value.dtype}")
@@ -189,19 +163,19 @@ def kl_not_negative(case: Case) -> None:
 # -- what the output may depend on -------------------------------------------------------------
 
 
-def permutes_images(case: Case) -> None:
+def permutes_images(case: LayerCase) -> None:
     """Images in another order give the same output in that order, in both modes."""
     order = torch.roll(torch.arange(len(case.gram)), 2)
     for mode, layer, other in (
-        ("evaluation", case.layer, case.layer),
+        ("evaluation", case.tried, case.tried),
         ("training", case.training_copy(), case.training_copy()),
     ):
         expected, actual = layer(case.gram)[order], other(case.gram[order])
         what = f"{mode}: the output of permuted images, and the permuted output"
-        require_same(actual, expected, case.tolerance.equal, what)
+        require_same(actual, expected, case.tolerance, what)
 
 
-def permutes_inducing(case: Case) -> None:
+def permutes_inducing(case: LayerCase) -> None:
     """Inducing points in another order give the same output in that order."""
     order = torch.roll(torch.arange(case.gram.num_inducing), 1)
 
@@ -209,75 +183,77 @@ def permutes_inducing(case: Case) -> None:
         return Gram(gram.ii[order][:, order], gram.it[:, order], gram.tt)
 
     what = "permuted inducing points and permuted output"
-    actual = case.layer(permuted(case.gram))
-    require_same(actual, permuted(case.output), case.tolerance.equal, what)
+    actual = case.tried(permuted(case.gram))
+    require_same(actual, permuted(case.output), case.tolerance, what)
 
 
-def batch_independent(case: Case) -> None:
+def batch_independent(case: LayerCase) -> None:
     """In evaluation an image alone gives what it gives in a batch."""
     for index in range(len(case.gram)):
-        alone = case.layer(case.gram[index])
+        alone = case.tried(case.gram[index])
         what = f"image {index} alone and in the batch"
-        require_same(alone, case.output[index], case.tolerance.equal, what)
+        require_same(alone, case.output[index], case.tolerance, what)
 
 
-def inducing_block_free_of_data(case: Case) -> None:
+def inducing_block_free_of_data(case: LayerCase) -> None:
     """The outgoing G_ii depends on the incoming G_ii alone: the plan's, whatever the data."""
-    plan = case.layer.plan(case.gram.ii)
+    plan = case.tried.plan(case.gram.ii)
     before = plan.ii.detach().clone()
     other = Gram(case.gram.ii, case.gram.it.flip(0) * 0.5, case.gram.tt.flip(0))
     for what, gram in (("the data", case.gram), ("other data", other)):
         plan(gram)
         require(torch.equal(plan.ii, before), f"plan.ii changed when the plan was given {what}")
-        require_close(case.layer(gram).ii, before, PRECISE, f"layer(gram).ii and plan.ii, {what}")
+        require_close(case.tried(gram).ii, before, PRECISE, f"layer(gram).ii and plan.ii, {what}")
 
 
 # -- plans -------------------------------------------------------------------------------------
 
 
-def plan_is_the_layer(case: Case) -> None:
+def plan_is_the_layer(case: LayerCase) -> None:
     """``layer.plan(ii)(gram)`` is ``layer(gram)``, as often as it is called."""
-    plan = case.layer.plan(case.gram.ii)
+    plan = case.tried.plan(case.gram.ii)
     for what in ("the plan's first result", "the plan's second result"):
-        require_same(plan(case.gram), case.output, case.tolerance.equal, f"{what} and the layer's")
+        require_same(plan(case.gram), case.output, case.tolerance, f"{what} and the layer's")
 
 
-def split_contract(case: Case) -> None:
+def split_contract(case: LayerCase) -> None:
     """``it ← matrix · it`` followed by the rest of ``plan.split()`` is the plan."""
-    plan = case.layer.plan(case.gram.ii)
+    plan = case.tried.plan(case.gram.ii)
     split = plan.split()
     if split is None:
         return
     matrix, rest = split
     it, tt = rest.data(mix(matrix, case.gram.it), case.gram.tt)
     what = "the plan, and its split: matrix then rest"
-    require_same(Gram(rest.ii, it, tt), case.output, case.tolerance.equal, what)
-    require_same(plan(case.gram), case.output, case.tolerance.equal, "the plan after split()")
+    require_same(Gram(rest.ii, it, tt), case.output, case.tolerance, what)
+    require_same(plan(case.gram), case.output, case.tolerance, "the plan after split()")
 
 
-def premultiplied_contract(case: Case) -> None:
+def premultiplied_contract(case: LayerCase) -> None:
     """``plan.premultiplied(M)`` is the plan followed by ``it ← M · it``.
 
-    M may be a diagonal, or a number.
+    M may be a diagonal, or a scalar.
     """
-    size = case.output.num_inducing
-    for name, plan in case.plans():
+    plan = case.tried.plan(case.gram.ii)
+    split = plan.split()
+    plans = {"plan": plan} | ({"the rest of plan.split()": split[1]} if split else {})
+    size, generator = case.output.num_inducing, torch.Generator().manual_seed(case.seed)
+    shapes: dict[str, tuple[int, ...]]
+    shapes = {"a matrix": (size + 1, size), "a diagonal": (size,), "a scalar": ()}
+    for name, plan in plans.items():
         expected_it, expected_tt = plan.data(case.gram.it, case.gram.tt)
-        for kind, matrix in (
-            ("a matrix", case.random(size + 1, size)),
-            ("a diagonal", case.random(size)),
-            ("a number", case.random(1).squeeze(0)),
-        ):
+        for kind, shape in shapes.items():
+            matrix = torch.randn(shape, generator=generator, dtype=INDUCING_DTYPE)
             absorbed = plan.premultiplied(matrix)
             if absorbed is None:
                 continue
             it, tt = absorbed.data(case.gram.it, case.gram.tt)
             what = f"{name}.premultiplied({kind}), and {kind} times its output"
-            tolerance = case.tolerance.equal
-            require_close(it, mix(matrix, expected_it), tolerance, f"{what}, it")
-            require_close(tt, expected_tt, tolerance, f"{what}, tt")
+            require_close(it, mix(matrix, expected_it), case.tolerance, f"{what}, it")
+            require_close(tt, expected_tt, case.tolerance, f"{what}, tt")
             again, _ = plan.data(case.gram.it, case.gram.tt)
-            require_close(again, expected_it, tolerance, f"{name} after premultiplied({kind}), it")
+            what = f"{name} after premultiplied({kind}), it"
+            require_close(again, expected_it, case.tolerance, what)
 
 
 # -- derivatives and state ---------------------------------------------------------------------
@@ -293,10 +269,10 @@ def _loss(layer: Layer, gram: Gram) -> Tensor:
     return torch.stack([*parts, *(term.weighted for term in plan.kl.values())]).sum()
 
 
-def gradients_finite(case: Case) -> None:
+def gradients_finite(case: LayerCase) -> None:
     """Derivatives by parameters and by inputs are finite, also where images are degenerate."""
     for kind, gram in (("random", case.gram), ("degenerate", case.degenerate)):
-        for mode, layer in (("evaluation", case.layer), ("training", case.training_copy())):
+        for mode, layer in (("evaluation", case.tried), ("training", case.training_copy())):
             leaves = {
                 name: getattr(gram, name).detach().clone().requires_grad_()
                 for name in ("ii", "it", "tt")
@@ -311,15 +287,15 @@ def gradients_finite(case: Case) -> None:
                     require_finite(gradient, what)
 
 
-def initialise_returns_output(case: Case) -> None:
+def initialise_returns_output(case: LayerCase) -> None:
     """``initialise(gram)`` returns what the layer then gives for that Gram."""
     layer = copy.deepcopy(case.fresh).train()
     returned = layer.initialise(case.gram)
     what = "the Gram returned by initialise, and that of the layer"
-    require_same(returned, layer(case.gram), case.tolerance.equal, what)
+    require_same(returned, layer(case.gram), case.tolerance, what)
 
 
-LAYER_REQUIREMENTS: tuple[Callable[[Case], None], ...] = (
+LAYER_REQUIREMENTS: tuple[Callable[[LayerCase], None], ...] = (
     calling_changes_nothing,  # first, before anything else has called the layer
     returns_gram,
     symmetric,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -19,11 +20,18 @@ from convdkm.head import Marginals
 from convdkm.likelihoods import Likelihood
 from convdkm.prediction import ClassPrediction, Prediction
 from convdkm.testing.derivatives import gradient, require_derivative
-from convdkm.testing.outcome import require, require_close, require_finite, require_not_negative
-from convdkm.testing.state_requirements import STATE_REQUIREMENTS, calling_changes_nothing
-
-EQUAL = {torch.float32: 1e-4, torch.float64: 1e-9}
-"""Allowed difference of two ways to the same result, relative to the largest entry."""
+from convdkm.testing.outcome import (
+    EQUAL,
+    require,
+    require_close,
+    require_finite,
+    require_not_negative,
+)
+from convdkm.testing.state_requirements import (
+    STATE_REQUIREMENTS,
+    Case,
+    calling_changes_nothing,
+)
 
 DERIVATIVE = 1e-4
 """Allowed error of a derivative, which may be an integral of its own, relative to the largest."""
@@ -36,74 +44,79 @@ UNSURE = 0.2
 
 
 @dataclass
-class LikelihoodCase:
+class LikelihoodCase(Case):
     """A likelihood with something to try it on.
 
     Attributes:
-        fresh: a copy of the likelihood as the user gave it.
-        tried: the likelihood, in evaluation mode.
-        marginals: of the functions.
+        mean, variance: of the marginals of the functions.
         given: valid targets as a user gives them, one for every row of the marginals.
         invalid: targets that are to be refused.
         approximation: error that expectations and predictions may have, in nats.
-        seed: of all random numbers.
     """
 
+    noun = "likelihood"
     fresh: Likelihood
     tried: Likelihood
-    marginals: Marginals
+    mean: Tensor
+    variance: Tensor
     given: Tensor
     invalid: Sequence[Tensor]
     approximation: float
-    seed: int
-    noun = "likelihood"
 
     @property
-    def dtype(self) -> torch.dtype:
-        return self.marginals.mean.dtype
+    def tolerance(self) -> float:
+        return EQUAL[self.mean.dtype]
+
+    @property
+    def marginals(self) -> Marginals:
+        return Marginals(self.mean, self.variance)
 
     @property
     def targets(self) -> Tensor:
         """The targets in their canonical form."""
         return self.tried.check_targets(self.given, len(self.given))
 
-    def expectation(
-        self,
-        marginals: Marginals | None = None,
-        targets: Tensor | None = None,
-        likelihood: Likelihood | None = None,
-    ) -> Tensor:
-        """The expected log-likelihood; whoever samples gets the same random numbers every time."""
+    @contextmanager
+    def seeded(self) -> Iterator[None]:
+        """Whoever samples gets the same random numbers every time."""
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(self.seed)
-            return (likelihood or self.tried).expected_log_prob(
-                marginals or self.marginals, self.targets if targets is None else targets
-            )
+            yield
 
-    def prediction(
-        self, marginals: Marginals | None = None, likelihood: Likelihood | None = None
-    ) -> Prediction:
-        """The prediction, likewise."""
-        with torch.random.fork_rng(devices=()):
-            torch.manual_seed(self.seed)
-            return (likelihood or self.tried).predict(marginals or self.marginals)
+    def expectation(self, targets: Tensor | None = None) -> Tensor:
+        """The expected log-likelihood."""
+        targets = self.targets if targets is None else targets
+        with self.seeded():
+            return self.tried.expected_log_prob(self.marginals, targets)
+
+    def prediction(self) -> Prediction:
+        """The predictive distribution."""
+        with self.seeded():
+            return self.tried.predict(self.marginals)
+
+    def scores(self) -> dict[str, Tensor]:
+        """What the targets get, in training and in prediction, ``(N,)`` each."""
+        predicted = self.prediction().log_prob(self.given)
+        return {"expectations": self.expectation(), "predictions": predicted}
 
     def results(self, module: Likelihood) -> dict[str, Tensor]:
         """The expectation, and every tensor of the prediction."""
-        prediction = self.prediction(likelihood=module)
+        case = replace(self, tried=module)
+        prediction = case.prediction()
         parts = {field.name: getattr(prediction, field.name) for field in fields(prediction)}
         tensors = {f"prediction.{name}": part for name, part in parts.items() if part is not None}
-        return {"the expectation": self.expectation(likelihood=module), **tensors}
+        return {"the expectation": case.expectation(), **tensors}
 
     def samples(self, targets: Tensor) -> Tensor:
         """log P(y|f) at pairs of random functions that mirror each other, ``(2, PAIRS, N)``."""
         generator = torch.Generator().manual_seed(self.seed)
-        mean, deviation = self.marginals.mean, self.marginals.variance.sqrt()
-        noise = torch.randn((PAIRS, *mean.shape), generator=generator, dtype=mean.dtype)
-        functions = (mean + deviation * torch.stack([noise, -noise])).flatten(0, 2)
-        certain = Marginals(functions, torch.zeros_like(functions[:, :1]))
+        shape = PAIRS, *self.mean.shape
+        noise = torch.randn(shape, generator=generator, dtype=self.mean.dtype)
+        deviations = self.variance.sqrt() * torch.stack([noise, -noise])
+        functions = (self.mean + deviations).flatten(0, 2)
+        certain = replace(self, mean=functions, variance=torch.zeros_like(functions[:, :1]))
         repeated = targets.repeat(2 * PAIRS, *(1,) * (targets.ndim - 1))
-        return self.expectation(certain, repeated).detach().reshape(2, PAIRS, -1)
+        return certain.expectation(repeated).detach().reshape(2, PAIRS, -1)
 
     def candidates(self) -> list[Tensor]:
         """The targets; those of classes as all the first class, all the second class, ..."""
@@ -161,24 +174,27 @@ def returns_expectations(case: LikelihoodCase) -> None:
 
     Also where there is no variance, or much, and where means are far from zero.
     """
-    for what, marginals in _extremes(case):
-        value, count = case.expectation(marginals), len(case.given)
+    for what, extreme in _extremes(case):
+        value, count = extreme.expectation(), len(case.given)
         require(value.shape == (count,), f"{what}: shape {tuple(value.shape)}, not ({count},)")
-        require(value.dtype == case.dtype, f"{what}: {case.dtype} came in, {value.dtype} came out")
+        require(
+            value.dtype == case.mean.dtype,
+            f"{what}: {case.mean.dtype} came in, {value.dtype} came out",
+        )
         require_finite(value, f"expected_log_prob ({what})")
 
 
 def returns_prediction(case: LikelihoodCase) -> None:
     """``predict`` gives a Prediction with mean and variance of the functions, and ``log_prob``."""
-    for what, marginals in _extremes(case):
-        prediction = case.prediction(marginals)
+    for what, extreme in _extremes(case):
+        marginals, prediction = extreme.marginals, extreme.prediction()
         kind = type(prediction).__name__
         require(isinstance(prediction, Prediction), f"it gives a {kind}, not a Prediction")
         for name in ("mean", "variance"):
             expected = getattr(marginals, name).expand_as(marginals.mean)
             actual = getattr(prediction, name).expand_as(marginals.mean)
             both = f"{what}: prediction.{name} and marginals.{name}"
-            require_close(actual, expected, EQUAL[case.dtype], both)
+            require_close(actual, expected, case.tolerance, both)
         value = prediction.log_prob(case.given)
         require(value.shape == (len(case.given),), f"{what}: log_prob has {tuple(value.shape)}")
         require_finite(value, f"prediction.log_prob ({what})")
@@ -190,7 +206,7 @@ def normalised(case: LikelihoodCase) -> None:
     if isinstance(prediction, ClassPrediction):
         total = prediction.probs.sum(1)
         what = "the sum of the probabilities of all classes, and 1"
-        require_close(total, torch.ones_like(total), EQUAL[case.dtype], what)
+        require_close(total, torch.ones_like(total), case.tolerance, what)
         require_not_negative(prediction.probs.detach(), 0.0, "the probability of a class")
 
 
@@ -203,7 +219,7 @@ def expectation_is_the_mean(case: LikelihoodCase) -> None:
     actual, noise = mean_and_error(torch.stack(calls))
     allowed = case.approximation + ERRORS * (error.square() + noise.square()).sqrt()
     what = "expected_log_prob, and the mean of log P(y|f) over samples of f"
-    require_within(actual, expected, allowed + EQUAL[case.dtype] * expected.abs(), what)
+    require_within(actual, expected, allowed + case.tolerance * expected.abs(), what)
 
 
 def prediction_is_the_mean(case: LikelihoodCase) -> None:
@@ -232,7 +248,7 @@ def prediction_is_the_mean(case: LikelihoodCase) -> None:
     allowed = case.approximation + skewed + ERRORS * (error.square() + noise.square()).sqrt()
     allowed = allowed.masked_fill(error > UNSURE, torch.inf)
     what = "prediction.log_prob, and the logarithm of the mean of P(y|f) over samples of f"
-    require_within(actual, expected, allowed + EQUAL[case.dtype] * expected.abs(), what)
+    require_within(actual, expected, allowed + case.tolerance * expected.abs(), what)
 
 
 # -- what the values may depend on -------------------------------------------------------------
@@ -240,50 +256,35 @@ def prediction_is_the_mean(case: LikelihoodCase) -> None:
 
 def batch_independent(case: LikelihoodCase) -> None:
     """An image alone, or among others in another order, gives what it gives in the batch."""
-    count, tolerance = len(case.given), EQUAL[case.dtype]
-    expected, density = case.expectation(), case.prediction().log_prob(case.given)
+    count, expected = len(case.given), case.scores()
     orders = [("alone", torch.tensor([index])) for index in range(count)]
     for what, rows in [*orders, ("in another order", torch.arange(count).roll(1))]:
-        part = Marginals(case.marginals.mean[rows], case.marginals.variance[rows])
-        value = case.expectation(part, case.targets[rows])
-        require_close(value, expected[rows], tolerance, f"expectations of images {what}")
-        value = case.prediction(part).log_prob(case.given[rows])
-        require_close(value, density[rows], tolerance, f"predictions of images {what}")
+        mean, variance, given = (part[rows] for part in (case.mean, case.variance, case.given))
+        part = replace(case, mean=mean, variance=variance, given=given)
+        for name, value in part.scores().items():
+            require_close(value, expected[name][rows], case.tolerance, f"{name} of images {what}")
 
 
 def permutes_outputs(case: LikelihoodCase) -> None:
     """Outputs in another order, and targets likewise, give the same."""
     order = torch.arange(case.tried.num_outputs).roll(1)
-    mean, variance = case.marginals.mean[:, order], case.marginals.variance
-    moved = Marginals(mean, variance if variance.shape[1] == 1 else variance[:, order])
+    variance = case.variance if case.variance.shape[1] == 1 else case.variance[:, order]
     given = case.given[:, order] if case.given.ndim > 1 else order.argsort()[case.given.long()]
-    targets, tolerance = case.tried.check_targets(given, len(given)), EQUAL[case.dtype]
-    value = case.expectation(moved, targets)
-    require_close(value, case.expectation(), tolerance, "expectations of permuted outputs")
-    value, expected = (
-        case.prediction(moved).log_prob(given),
-        case.prediction().log_prob(case.given),
-    )
-    require_close(value, expected, tolerance, "predictions of permuted outputs")
+    moved = replace(case, mean=case.mean[:, order], variance=variance, given=given)
+    expected = case.scores()
+    for name, value in moved.scores().items():
+        require_close(value, expected[name], case.tolerance, f"{name} of permuted outputs")
 
 
 def single_precision_follows(case: LikelihoodCase) -> None:
     """In float32 expectations and predictions are, to rounding, those of float64."""
     single, double = (
-        replace(case, marginals=Marginals(case.marginals.mean.to(t), case.marginals.variance.to(t)))
-        for t in (torch.float32, torch.float64)
+        replace(case, mean=case.mean.to(dtype), variance=case.variance.to(dtype)).scores()
+        for dtype in (torch.float32, torch.float64)
     )
-    tolerance = EQUAL[torch.float32]
-    for what, one, other in (
-        ("expectations", single.expectation(), double.expectation()),
-        (
-            "predictions",
-            single.prediction().log_prob(case.given),
-            double.prediction().log_prob(case.given),
-        ),
-    ):
-        both = f"{what} in float32 and float64"
-        require_close(one.double(), other, tolerance, both, least_scale=1.0)
+    for name, value in single.items():
+        what = f"{name} in float32 and float64"
+        require_close(value.double(), double[name], EQUAL[torch.float32], what, least_scale=1.0)
 
 
 def follows_its_device(case: LikelihoodCase) -> None:
@@ -292,7 +293,7 @@ def follows_its_device(case: LikelihoodCase) -> None:
     So every tensor that it keeps is a parameter or a buffer, and no value is looked at.
     """
     moved = copy.deepcopy(case.tried).to("meta")
-    marginals = Marginals(case.marginals.mean.to("meta"), case.marginals.variance.to("meta"))
+    marginals = Marginals(case.mean.to("meta"), case.variance.to("meta"))
     expectation = moved.expected_log_prob(marginals, case.targets.to("meta"))
     require(expectation.is_meta, f"expected_log_prob is on {expectation.device}, not on meta")
     mean = moved.predict(marginals).mean
@@ -304,35 +305,36 @@ def follows_its_device(case: LikelihoodCase) -> None:
 
 def derivatives_agree_with_differences(case: LikelihoodCase) -> None:
     """Derivatives by mean, variance and every parameter are those of finite differences."""
-    mean = case.marginals.mean.double().requires_grad_()
-    variance = case.marginals.variance.double().requires_grad_()
-    sources = {"mean": mean, "variance": variance, **dict(case.tried.named_parameters())}
+    tracked, sources = _tracked(case, torch.float64)
     for name, source in sources.items():
         what = f"expected_log_prob by {name}"
-        require_derivative(
-            lambda: case.expectation(Marginals(mean, variance)), source, DERIVATIVE, what
-        )
+        require_derivative(tracked.expectation, source, DERIVATIVE, what)
 
 
 def gradients_finite(case: LikelihoodCase) -> None:
     """They are finite, also where there is no variance, or much, or means are far from zero."""
-    for what, marginals in _extremes(case):
-        mean, variance = (
-            tensor.clone().requires_grad_() for tensor in (marginals.mean, marginals.variance)
-        )
-        parameters = dict(case.tried.named_parameters())
-        for name, source in {"mean": mean, "variance": variance, **parameters}.items():
-            found = gradient(case.expectation(Marginals(mean, variance)), source)
+    for what, extreme in _extremes(case):
+        tracked, sources = _tracked(extreme, case.mean.dtype)
+        for name, source in sources.items():
+            found = gradient(tracked.expectation(), source)
             require_finite(found, f"the gradient by {name} ({what})")
 
 
-def _extremes(case: LikelihoodCase) -> Iterator[tuple[str, Marginals]]:
-    """The marginals of a case, and some that are extreme."""
-    mean, variance = case.marginals.mean, case.marginals.variance
-    yield "random marginals", case.marginals
-    yield "no variance", Marginals(mean, torch.zeros_like(variance))
-    yield "100 times the variance", Marginals(mean, 100 * variance)
-    yield "20 times the mean", Marginals(20 * mean, variance)
+def _tracked(case: LikelihoodCase, dtype: torch.dtype) -> tuple[LikelihoodCase, dict[str, Tensor]]:
+    """The case with leaves of autograd for marginals, and all that it has derivatives by."""
+    mean, variance = (
+        part.to(dtype, copy=True).requires_grad_() for part in (case.mean, case.variance)
+    )
+    sources = {"mean": mean, "variance": variance, **dict(case.tried.named_parameters())}
+    return replace(case, mean=mean, variance=variance), sources
+
+
+def _extremes(case: LikelihoodCase) -> Iterator[tuple[str, LikelihoodCase]]:
+    """The case, and some whose marginals are extreme."""
+    yield "random marginals", case
+    yield "no variance", replace(case, variance=torch.zeros_like(case.variance))
+    yield "100 times the variance", replace(case, variance=100 * case.variance)
+    yield "20 times the mean", replace(case, mean=20 * case.mean)
 
 
 LIKELIHOOD_REQUIREMENTS: tuple[Callable[[LikelihoodCase], None], ...] = (

@@ -8,6 +8,9 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+EQUAL = {torch.float32: 1e-4, torch.float64: 1e-9}
+"""Allowed difference of two ways to the same result, relative to the largest entry."""
+
 
 class ConformanceError(AssertionError):
     """A layer, a kernel or a likelihood breaks a requirement.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import pickle
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -14,36 +15,35 @@ from convdkm.gram import INDUCING_DTYPE
 from convdkm.testing.outcome import require
 
 
-class StateCase(Protocol):
+@dataclass
+class Case:
     """A module with something to try it on.
 
     Attributes:
         noun: what the module is.
         fresh: a copy of the module as the user gave it.
         tried: the module initialised, in evaluation mode.
+        seed: of the random numbers that a requirement draws.
     """
 
-    noun: str
-
-    @property
-    def fresh(self) -> nn.Module: ...
-
-    @property
-    def tried(self) -> nn.Module: ...
+    noun: ClassVar[str]
+    fresh: nn.Module
+    tried: nn.Module
+    seed: int
 
     def results(self, module: Any) -> Mapping[str, Tensor]:
         """Everything that such a module gives, by name."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} must define results(module)")
 
 
-def require_identical(case: StateCase, module: nn.Module, what: str) -> None:
+def require_identical(case: Case, module: nn.Module, what: str) -> None:
     """Raise if a module's results differ from those of the module tried, in any bit."""
     expected = case.results(case.tried)
     for name, value in case.results(module).items():
         require(torch.equal(value, expected[name]), f"{what}: {name} is not identical")
 
 
-def calling_changes_nothing(case: StateCase) -> None:
+def calling_changes_nothing(case: Case) -> None:
     """Calling creates no parameter or buffer and changes none; in training, buffers may change."""
     training = copy.deepcopy(case.tried).train()
     for mode, module in (("evaluation", case.tried), ("training", training)):
@@ -59,7 +59,7 @@ def calling_changes_nothing(case: StateCase) -> None:
                 require(torch.equal(after[name], value), f"{calling} changed {name}")
 
 
-def survives_copying(case: StateCase) -> None:
+def survives_copying(case: Case) -> None:
     """A deep copy, and a fresh module that loads the state_dict, give identical results."""
     require_identical(case, copy.deepcopy(case.tried), "a deep copy")
     loaded = copy.deepcopy(case.fresh).eval()
@@ -67,13 +67,13 @@ def survives_copying(case: StateCase) -> None:
     require_identical(case, loaded, f"a fresh {case.noun} with the state_dict loaded")
 
 
-def survives_pickling(case: StateCase) -> None:
+def survives_pickling(case: Case) -> None:
     """Pickled and unpickled, it gives identical results."""
     unpickled = pickle.loads(pickle.dumps(case.tried))
     require_identical(case, unpickled, f"the unpickled {case.noun}")
 
 
-def parameters_stay_float64(case: StateCase) -> None:
+def parameters_stay_float64(case: Case) -> None:
     """Parameters are float64 and stay so, as do the results, whatever ``.to(dtype)`` is told."""
     for dtype in (torch.float64, torch.float32):
         moved = copy.deepcopy(case.tried).to(dtype)
@@ -85,7 +85,7 @@ def parameters_stay_float64(case: StateCase) -> None:
         require_identical(case, moved, f"the {case.noun} after .to({dtype})")
 
 
-STATE_REQUIREMENTS: tuple[Callable[[StateCase], None], ...] = (
+STATE_REQUIREMENTS: tuple[Callable[[Case], None], ...] = (
     survives_copying,
     survives_pickling,
     parameters_stay_float64,

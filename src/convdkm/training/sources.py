@@ -46,16 +46,7 @@ class RunImages:
     @property
     def dataset(self) -> Dataset:
         """Those for training and for testing."""
-        train, test = self.parts["train"], self.parts["test"]
-        return Dataset(
-            train.images,
-            train.labels,
-            test.images,
-            test.labels,
-            num_classes=len(self.class_names),
-            name=self.name,
-            class_names=self.class_names,
-        )
+        return Dataset.of(self.parts["train"], self.parts["test"], self.class_names, self.name)
 
     @property
     def held_out(self) -> tuple[Tensor, Tensor] | None:

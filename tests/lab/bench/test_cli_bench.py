@@ -93,8 +93,8 @@ def test_which_parts_run(asked, parts):
     [
         (["--widths", "16,x,64"], "--widths takes a number for each of three stages"),
         (["--widths", "16,32"], "widths are 3 positive numbers"),
-        (["--batch", 0], "batch must be at least 1"),
-        (["--repeats", 0], "repeats must be at least 1"),
+        (["--batch", 0], "batch must be a positive integer, got 0"),
+        (["--repeats", 0], "repeats must be a positive integer, got 0"),
         (["--threads", 0], "--threads must be at least 1"),
     ],
 )

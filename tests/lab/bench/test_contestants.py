@@ -85,7 +85,7 @@ def test_images_and_labels_are_the_same_every_time():
     [
         ({"widths": (4, 4)}, "3 positive numbers, one for each stage"),
         ({"widths": (4, 0, 4)}, "got 4,0,4"),
-        ({"batch": 0}, "batch must be at least 1"),
+        ({"batch": 0}, "batch must be a positive integer, got 0"),
         ({"side": 1}, "side must be at least 2"),
     ],
 )
@@ -95,7 +95,7 @@ def test_sizes_that_make_no_sense_are_refused(options, message):
 
 
 def test_a_profile_names_every_stage_and_leaves_the_classes_as_they_were(model):
-    plans = [kind for kind in profiling._subclasses(Plan) if "data" in vars(kind)]
+    plans = [kind for kind in profiling.subclasses(Plan) if "data" in vars(kind)]
     before = [vars(kind)["data"] for kind in plans]
     shares = {each.stage: each for each in profiling.profile_step(model, ours(TINY, model), 1)}
     assert [vars(kind)["data"] for kind in plans] == before

@@ -22,7 +22,7 @@ def planned(folder, table, datasets=("cifar10",), seeds=4, scale=SMALL, *, rows=
     return place, {
         (row.name, dataset): planned_cell(part, row, dataset, seeds, scale)
         for part in categories_of(table)
-        for row in part.own_rows
+        for row in part.runnable_rows
         if row.name in chosen.get(part.name, ())
         for dataset in datasets
     }

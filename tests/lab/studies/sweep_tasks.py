@@ -10,17 +10,36 @@ from pathlib import Path
 
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.comparison.trial import TrialTask
-from convdkm.lab.studies.launchers.base import Launcher, asked_to_stop, execute
-from convdkm.lab.studies.sweeps.tasks import RunTask
+from convdkm.lab.studies.launchers.base import Job, Launcher, Outcome, asked_to_stop, execute
+from convdkm.lab.studies.sweeps.sweep import RunTask
+
+
+@dataclass(eq=False)
+class Ended(Job):
+    """A task that was done when it was begun."""
+
+    found: Outcome
+
+    def ended(self):
+        return True
+
+    def outcome(self):
+        return self.found
+
+    def stop(self):
+        """Nothing is under way."""
 
 
 class Here(Launcher):
     """Does one task after another in this process, where no time is lost."""
 
-    at_once = 1
+    poll_seconds = 0.0
 
-    def run(self, tasks, stop=lambda: False):
-        yield from (execute(task) for task in tasks if not stop())
+    def __init__(self):
+        super().__init__(jobs=1)
+
+    def begin(self, task):
+        return Ended(execute(task))
 
 
 @dataclass(frozen=True)
@@ -68,7 +87,7 @@ class KilledOnce(RunTask):
     def __call__(self):
         folder = Path(self.folder)
         marker = folder.with_name(f"{folder.name}.killed")
-        if self.config["model"]["likelihood"] == "gaussian" and not marker.exists():
+        if self.config.model.likelihood == "gaussian" and not marker.exists():
             threading.Thread(target=self._kill, args=(folder, marker), daemon=True).start()
         return super().__call__()
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.sweeps.folder import Record, SweepFolder
 from convdkm.lab.studies.sweeps.planning import (
@@ -13,7 +14,7 @@ from convdkm.lab.studies.sweeps.planning import (
     settings,
 )
 from convdkm.lab.studies.sweeps.specification import categories_of, category, chosen_rows
-from convdkm.lab.studies.sweeps.tasks import RunTask
+from convdkm.lab.studies.sweeps.sweep import RunTask
 from convdkm.storage.files import write_text
 from convdkm.training.folder import writing
 
@@ -183,7 +184,7 @@ def test_a_run_with_other_settings_is_noticed(tmp_path):
 
 def test_a_run_is_made_by_one_process_at_a_time(tmp_path):
     folder = tmp_path / "digits" / "seed-0"
-    task = RunTask("a run", str(folder), {})
+    task = RunTask("a run", str(folder), RunConfig())
     with (
         writing(folder),
         pytest.raises(InvalidInputError, match="is being written by process"),

@@ -10,9 +10,9 @@ from test_launchers import check_mixed
 
 from convdkm.lab.studies.comparison import comparison
 from convdkm.lab.studies.launchers import Resources
-from convdkm.lab.studies.study import perform
+from convdkm.lab.studies.study import Tell, conduct
 from convdkm.lab.studies.sweeps import sweep
-from convdkm.lab.studies.sweeps.folder import SweepFolder
+from convdkm.lab.studies.sweeps.folder import Record, SweepFolder
 from convdkm.lab.studies.sweeps.planning import Scale, Selection
 from convdkm.lab.studies.sweeps.results import Results
 
@@ -71,11 +71,14 @@ def test_a_worker_killed_in_the_middle_of_a_run_loses_nothing(cluster, tmp_path,
         datasets=("digits",), rows={"likelihood": ("gaussian", "categorical")}, seeds=1
     )
     scale = Scale(preset="quick", epochs=4, train_size=60, inducing=(8, 8))
-    study = sweep.Sweep(folder, "likelihood", chosen, scale, {"device": "cpu"})
-    runs = folder.add(study.record()).plan()
-    ended = list(perform(study, runs, launcher()))
-    assert {run.place for run, _, _ in ended} == {run.place for run in runs}
-    assert {outcome.status for _, outcome, _ in ended} == {"done"}
+    record = Record(scale=scale, tables={"likelihood": chosen})
+    study = sweep.Sweep(folder, record, {"device": "cpu"}, timed=False)
+    told = []
+    progress = conduct(study, launcher(), tell=Tell(told.append, told.append))
+    runs = folder.read().planned()
+    assert (progress.done, progress.failed, progress.total, progress.left) == (2, 0, 2, {})
+    assert {folder.status(run).state for run in runs} == {"finished"}
+    assert not [line for line in told if "failed" in line]
     for run in runs:
         killed = folder.of(run).with_name("seed-0.killed").exists()
         assert killed == (run.config.model.likelihood == "gaussian")

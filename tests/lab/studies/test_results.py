@@ -189,7 +189,7 @@ def test_table_2_has_the_time_of_an_epoch(tmp_path):
         finish(place, run, 0.8)
     (table,) = Results(tmp_path).tables()
     line = table.blocks[0].lines[0]
-    assert (line.seconds, line.published_seconds) == (10.0, 45)
+    assert line.seconds == (10.0, 45)
     assert "s / epoch" in markdown(table)
     assert "Time per epoch (s)" in latex(table)
     assert not table.blocks[1].timed
@@ -218,8 +218,7 @@ def test_figures(tmp_path):
         "cifar10,2,16/32/64,0,0,0.4\ncifar10,2,16/32/64,0,1,0.5\ncifar10,1,16/32/64,0,0,0.1\n"
     )
     published = read_published(curves)
-    assert published.of("cifar10", (16, 32, 64)) == {1: [40.0], 2: [50.0]}
-    assert published.of("mnist", (16, 32, 64)) == {}
+    assert published == {("cifar10", "16/32/64"): {1: [40.0], 2: [50.0]}}
     for name in ("nu", "inducing", "top", "comparison"):
         place, runs = planned(tmp_path / name, name, seeds=2)
         for number, cell in enumerate(runs.values()):

@@ -27,7 +27,7 @@ ROWS = {
     "inducing": 6,
     "comparison": 12,
 }
-EVERY_ROW = [(name, row.name) for name in CATEGORIES for row in category(name).own_rows]
+EVERY_ROW = [(name, row.name) for name in CATEGORIES for row in category(name).runnable_rows]
 
 
 @pytest.mark.parametrize("name", CATEGORIES)
@@ -49,7 +49,7 @@ def test_a_figure_is_mean_error_and_emphasis():
     assert category("nu").figure("test_accuracy", "1", "digits") is None
     assert category("inducing").seconds_per_epoch["512/1024/2048"] == 1380
     with pytest.raises(ValueError, match=r"reads like '99\.20 ± 0\.02 bold'"):
-        Published.parse("99.20 +- 0.02")
+        Published.model_validate("99.20 +- 0.02")
 
 
 def test_the_best_published_is_always_bold():
@@ -94,7 +94,7 @@ def test_the_paper_s_recipe_and_its_exception():
     config = settings(category("inducing"), largest, "cifar10", Scale())
     assert (config.model.nu, config.training.epochs) == (0.01, 200)
     assert config.model.inducing == (512, 1024, 2048)
-    only = category("comparison").own_rows
+    only = category("comparison").runnable_rows
     assert [settings(category("comparison"), row, "cifar10", Scale()) for row in only] == [config]
 
 

@@ -53,6 +53,6 @@ def test_seeds_that_agree_exactly_are_told_apart_by_their_means():
 
 
 def test_a_printed_error_of_nothing_is_not_taken_for_certainty():
-    figure = Published.parse("99.76 ± 0.00")
+    figure = Published.model_validate("99.76 ± 0.00")
     assert Summary.of_published(figure) == Summary(99.76, 0.005, 4)
-    assert Summary.of_published(Published.parse("92.69")).error is None
+    assert Summary.of_published(Published.model_validate("92.69")).error is None

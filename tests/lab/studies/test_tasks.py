@@ -5,7 +5,7 @@ from sweep_folders import planned
 
 from convdkm.lab.studies.sweeps.planning import Scale
 from convdkm.lab.studies.sweeps.specification import METRICS
-from convdkm.lab.studies.sweeps.tasks import RunTask
+from convdkm.lab.studies.sweeps.sweep import RunTask
 from convdkm.training.folder import MARKER
 
 TINY = Scale(preset="quick", epochs=2, train_size=60, inducing=(8, 8))
@@ -15,12 +15,12 @@ TINY = Scale(preset="quick", epochs=2, train_size=60, inducing=(8, 8))
 def task(tmp_path):
     place, runs = planned(tmp_path / "out", "likelihood", ("digits",), 1, TINY)
     run = runs["gaussian", "digits"][0]
-    return RunTask(run.title, str(place.of(run)), run.config.model_dump(mode="json"))
+    return RunTask(run.title, str(place.of(run)), run.config)
 
 
 def test_a_run_goes_on_from_its_checkpoint_to_the_same_figures(task, tmp_path, monkeypatch):
     whole = RunTask(task.name, str(tmp_path / "whole"), task.config)()
-    monkeypatch.setattr("convdkm.lab.studies.sweeps.tasks.asked_to_stop", lambda: True)
+    monkeypatch.setattr("convdkm.lab.studies.sweeps.sweep.asked_to_stop", lambda: True)
     assert task() is None
     monkeypatch.undo()
     parts = task()

@@ -1,29 +1,30 @@
-"""What a method has to do to be compared."""
+"""The interface of a method that can be compared."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from torch import Tensor
 
-from convdkm.errors import InvalidInputError
+from convdkm.errors import InvalidInputError, NotInitialisedError
 
 Self = TypeVar("Self", bound="Baseline")
+Part = TypeVar("Part")
 Tell = Callable[[str], None]
 
 
 class Baseline(ABC):
-    """A classifier of images, as ``fit`` and ``predict``.
+    """A classifier of images with ``fit`` and ``predict``.
 
-    Images are ``(N, channels, height, width)``, floating-point and already whitened or scaled as
-    the comparison asks; labels are integers from 0.
+    Images are floating-point ``(N, channels, height, width)``, already whitened; labels are
+    integers from 0.
 
     Attributes:
-        minutes: how long ``fit`` may take where a method can stop early; None for no limit.
-        tell: called with a line of text now and then, to show how far it is.
-        cut_short: whether the last ``fit`` learned less than it would have without that limit.
+        minutes: time limit of ``fit``, for methods that can stop early; None for no limit.
+        tell: called with lines of text that show the progress.
+        cut_short: whether the time limit ended the last ``fit`` early.
     """
 
     minutes: float | None = None
@@ -32,11 +33,14 @@ class Baseline(ABC):
 
     @abstractmethod
     def fit(self: Self, images: Tensor, labels: Tensor) -> Self:
-        """Learn from images and their classes; returns itself."""
+        """Learn from images and their labels; returns the method itself."""
 
     @abstractmethod
     def scores(self, images: Tensor) -> Tensor:
-        """A number for each image and class, ``(N, classes)``; the largest is the prediction."""
+        """A score for each image and class, ``(N, classes)``; the largest is the prediction.
+
+        Scores are log-probabilities, unless a method says otherwise.
+        """
 
     def predict(self, images: Tensor) -> Tensor:
         """The class of each image."""
@@ -44,31 +48,31 @@ class Baseline(ABC):
 
     def probabilities(self, images: Tensor) -> Tensor | None:
         """The probability of each class, ``(N, classes)``; None where a method has none."""
-        return None
+        return self.scores(images).exp()
 
     @property
     @abstractmethod
     def parameters(self) -> int:
-        """How many numbers were learned."""
+        """The number of learned parameters."""
 
     def foresee(self, images: Tensor, labels: Tensor) -> None:
-        """Raise, before any work, if this is more than the machine can hold.
-
-        Raises:
-            InvalidInputError: with the figure, and what would fit.
-        """
+        """Raise :class:`InvalidInputError`, before any work, if there is not enough memory."""
         check_training_set(images, labels)
 
     def expected_seconds(self, images: Tensor, predicted: int) -> tuple[float, float] | None:
-        """Seconds that ``fit`` and the prediction of so many images will take, where a method can
-        tell beforehand; None where it cannot.
-        """
+        """Estimated seconds of ``fit`` and of predicting so many images; None if unknown."""
         del images, predicted
         return None
 
+    def require_fitted(self, part: Part | None) -> Part:
+        """A part of the method that only ``fit`` sets; an error if it is None."""
+        if part is None:
+            raise NotInitialisedError(f"{type(self).__name__} has to be fitted first: call fit")
+        return part
+
 
 def check_training_set(images: Tensor, labels: Tensor) -> int:
-    """The number of classes of a training set; an error if it is none."""
+    """The number of classes of a training set; an error if images and labels do not match."""
     if images.ndim != 4 or not images.is_floating_point():
         raise InvalidInputError(
             "images must be floating-point, (N, channels, height, width), got"
@@ -81,3 +85,14 @@ def check_training_set(images: Tensor, labels: Tensor) -> int:
     if not len(labels) or int(labels.min()) < 0:
         raise InvalidInputError("labels must be integers from 0, at least one")
     return int(labels.max()) + 1
+
+
+def check_like(images: Tensor, shape: Sequence[int]) -> None:
+    """Raise unless images to predict are floating-point ``(N, *shape)``, at least one."""
+    right = images.ndim == 4 and tuple(images.shape[1:]) == tuple(shape) and len(images)
+    if not right or not images.is_floating_point():
+        wanted = ", ".join(map(str, ("N", *shape)))
+        raise InvalidInputError(
+            f"images to predict must be floating-point ({wanted}) as those of fit, at least one;"
+            f" got {tuple(images.shape)} of {images.dtype}"
+        )

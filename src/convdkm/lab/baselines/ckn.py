@@ -11,13 +11,12 @@ from torch import Tensor, nn
 
 from convdkm.checks import check_positive
 from convdkm.config import RunConfig
-from convdkm.errors import InvalidInputError, NotInitialisedError
-from convdkm.lab.baselines.base import Baseline, check_training_set
+from convdkm.errors import InvalidInputError
+from convdkm.lab.baselines.base import Baseline, check_like, check_training_set
 from convdkm.lab.baselines.ckn_classifier import Linear, Stop, logistic_regression
 from convdkm.lab.baselines.ckn_kmeans import spherical_kmeans
 from convdkm.lab.baselines.ckn_layer import CKNLayer, patches
 from convdkm.lab.baselines.descent import Budget, descend
-from convdkm.lab.baselines.shapes import check_like
 from convdkm.runtime.memory import available_memory
 from convdkm.training.batches import Batches, generator_of, seed_of
 
@@ -25,24 +24,24 @@ Shape = tuple[int, int, int]
 TWO_LAYERS: tuple[Shape, ...] = ((64, 3, 2), (256, 3, 4))
 THREE_LAYERS: tuple[Shape, ...] = ((64, 3, 2), (128, 3, 2), (256, 3, 2))
 AT_ONCE = 256
-"""Images that are worked on at a time, where nothing is learned by gradients."""
+"""Images in a batch where nothing is learned by gradients."""
 START = 0.3
-"""Share of the time that a supervised network's start may take."""
+"""Share of the time for the unsupervised start of a supervised network."""
 COPIES = 6
-"""Copies of the features, in double precision, that logistic regression holds at most."""
+"""Copies of the features, in double precision, that logistic regression needs at most."""
 
 
 class UnsupervisedCKN(Baseline):
-    """Anchors by spherical k-means of the patches below, layer by layer; then a linear classifier.
+    """A network whose anchors are found by spherical k-means, with a linear classifier on top.
 
-    The classifier is multinomial logistic regression on the last maps, every pixel of them, its
-    strength of regularisation chosen on held-out images.
+    The classifier is multinomial logistic regression on all pixels of the last maps, its
+    regularisation chosen on held-out images.
 
     Args:
         layers: filters, side of the patches and subsampling of each; see :class:`CKNLayer`.
         alpha, epsilon: of every layer.
-        patches: how many patches k-means looks at, at most.
-        seed: of all that is random.
+        patches: the largest number of patches for k-means.
+        seed: of all random choices.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class UnsupervisedCKN(Baseline):
         self.layers = tuple(layers)
         self.alpha, self.epsilon = alpha, epsilon
         self.patches, self.seed = patches, seed
-        self._new_network(1)  # a wrong option is told of now
+        self._new_network(1)  # raises now if an option is wrong
         self.network: nn.Sequential | None = None
         self.classifier: Linear | None = None
         self._shape: tuple[int, ...] = ()
@@ -77,22 +76,19 @@ class UnsupervisedCKN(Baseline):
 
     def features(self, images: Tensor) -> Tensor:
         """The last maps of every image as a vector, ``(N, features)``."""
-        network, _ = self._fitted()
+        network = self.require_fitted(self.network)
         check_like(images, self._shape)
         return _mapped(network, images.float()).flatten(1)
 
     def scores(self, images: Tensor) -> Tensor:
-        """Log-probabilities."""
-        _, classifier = self._fitted()
+        classifier = self.require_fitted(self.classifier)
         logits = classifier(self.features(images).double())
         return torch.log_softmax(logits, 1)
 
-    def probabilities(self, images: Tensor) -> Tensor:
-        return self.scores(images).exp()
-
     @property
     def parameters(self) -> int:
-        network, classifier = self._fitted()
+        network = self.require_fitted(self.network)
+        classifier = self.require_fitted(self.classifier)
         anchors = sum(p.numel() for p in network.parameters())
         return anchors + classifier.weight.numel() + classifier.bias.numel()
 
@@ -124,7 +120,7 @@ class UnsupervisedCKN(Baseline):
         return nn.Sequential(*built)
 
     def _fit_unsupervised(self, images: Tensor, labels: Tensor, classes: int, stop: Stop) -> None:
-        """Anchors, then the classifier; ``stop`` says when to make do with what there is."""
+        """Fit anchors, then the classifier; ``stop`` may end either early."""
         network = self._new_network(images.shape[1]).to(images.device)
         for index in range(len(network)):
             layer = network[index]
@@ -142,20 +138,15 @@ class UnsupervisedCKN(Baseline):
         self.classifier = logistic_regression(features, labels, classes, seed=self.seed, stop=stop)
         self.tell(f"classifier of {features.shape[1]} features: λ = {self.classifier.strength:g}")
 
-    def _fitted(self) -> tuple[nn.Sequential, Linear]:
-        if self.network is None or self.classifier is None:
-            raise NotInitialisedError(f"{type(self).__name__} has to be fitted first: call fit")
-        return self.network, self.classifier
-
 
 class SupervisedCKN(UnsupervisedCKN):
-    """All anchors and the classifier learned together by Adam, from the unsupervised network on.
+    """A network whose anchors and classifier are learned together, from the unsupervised one on.
 
-    The loss is that of the classifier, with its λ; after every step the anchors are brought back to
-    the sphere.
+    Adam minimises the loss of the classifier, with its λ, and the anchors are projected back to the
+    sphere after every step.
 
     Args:
-        layers: as there, like the rest.
+        layers, alpha, epsilon, patches, seed: as of :class:`UnsupervisedCKN`.
         recipe: options of :class:`~convdkm.config.Recipe`, such as ``epochs`` and ``crop``.
     """
 
@@ -187,15 +178,9 @@ class SupervisedCKN(UnsupervisedCKN):
         budget = Budget(self.minutes)
         images, labels = images.float(), labels.long()
         self._fit_unsupervised(images, labels, classes, lambda: budget.share > START)
-        network, start = self._fitted()
+        network, start = self.require_fitted(self.network), self.require_fitted(self.classifier)
         weight, bias = (nn.Parameter(value.to(images)) for value in (start.weight, start.bias))
-        classifier = replace(
-            start,
-            weight=weight,
-            bias=bias,
-            mean=start.mean.to(images),
-            scale=start.scale.to(images),
-        )
+        classifier = replace(start, weight=weight, bias=bias)
         training = self.config.training
         batches = Batches.of(training, images, labels)
 

@@ -1,11 +1,11 @@
-r"""Multinomial logistic regression on features, its strength of regularisation held-out.
+r"""Multinomial logistic regression on features, its regularisation chosen on held-out images.
 
 Minimises over W and b
 
 .. math:: \frac1n \sum_i -\log \mathrm{softmax}(W x_i + b)_{y_i} + \frac{λ}{2} |W|^2
 
 by L-BFGS in double precision. The features are centred, and scaled to a mean squared norm of one,
-so that one list of λ does for all.
+so that one list of λ suits all.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Linear:
     Attributes:
         weight: ``(classes, features)``.
         bias: ``(classes,)``.
-        mean: of the features, ``(features,)``.
-        scale: what they are divided by, ``()``.
-        strength: the λ that it was found with.
+        mean: subtracted from features, ``(features,)``.
+        scale: divides them then, ``()``.
+        strength: λ.
     """
 
     weight: Tensor
@@ -65,7 +65,7 @@ def solve(
     iterations: int = 200,
     stop: Stop = lambda: False,
 ) -> Linear:
-    """The minimiser for the λ of ``start``, from there; not quite if ``stop`` says so."""
+    """The minimiser for the λ of ``start``, from there on; ``stop`` may end the search early."""
     features = features.double()
     first = torch.cat([start.weight, start.bias.unsqueeze(1)], 1).double()
 
@@ -103,16 +103,16 @@ def logistic_regression(
     seed: int = 0,
     stop: Stop = lambda: False,
 ) -> Linear:
-    """A classifier of features ``(n, d)``, with the λ that does best on held-out ones.
+    """A classifier of features ``(n, d)``, with the λ of the largest held-out likelihood.
 
-    Best is the likeliest; with that it is found once more from all. Where nothing can be held out,
-    every class having one image, it is the strongest λ.
+    It is fitted once more to all features with that λ. Where every class has one image, so that
+    nothing can be held out, it has the strongest λ.
 
     Args:
         strengths: the λ to try, from strong to weak.
         held_out: share of the images of every class.
         seed: of their choice.
-        stop: asked after every iteration whether to make do with what there is.
+        stop: called after every iteration; ends the search when it returns True.
     """
     if not strengths or min(strengths) <= 0:
         raise InvalidInputError(f"strengths must be numbers above zero, got {tuple(strengths)}")

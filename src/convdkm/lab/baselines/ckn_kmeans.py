@@ -1,4 +1,4 @@
-r"""Spherical k-means: unit vectors that are near the directions of many others.
+r"""Spherical k-means: unit vectors near the directions of many others.
 
 Maximises the mean over vectors x of norm one of :math:`\max_j ⟨z_j, x⟩` over anchors z of norm one,
 by turns: every x goes to the z it is nearest to, and every z to the direction of the sum of its x.
@@ -17,9 +17,9 @@ from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError
 
 ENOUGH = 1e-5
-"""Less gain than this in an iteration, and it stops."""
+"""The search ends when an iteration gains less than this."""
 AT_ONCE = 1 << 22
-"""Inner products that are in memory at a time."""
+"""Inner products in memory at a time."""
 
 
 def nearest(vectors: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,15 +39,15 @@ def spherical_kmeans(
 ) -> tuple[Tensor, list[float]]:
     """Anchors ``(count, d)`` of norm one, and the objective before every iteration and at the end.
 
-    It starts from vectors chosen at random. An anchor that no vector is nearest to moves to the
-    vector that is served worst.
+    The first anchors are vectors chosen at random. An anchor that is nearest to no vector moves to
+    the vector with the smallest cosine to its own anchor.
 
     Args:
-        vectors: ``(n, d)``, of any norm; those that are zero have no direction and are left out.
-        count: of anchors.
+        vectors: ``(n, d)``, of any norm; zero vectors have no direction and are left out.
+        count: number of anchors.
         generator: of the random choice, on the CPU.
-        iterations: at most.
-        stop: asked before every iteration but the first whether to make do with what there is.
+        iterations: the largest number of iterations.
+        stop: called before every iteration but the first; ends the search when it returns True.
     """
     check_positive(count=count, iterations=iterations)
     if vectors.ndim != 2 or not bool(vectors.isfinite().all()):

@@ -23,6 +23,7 @@ from torch.nn import functional as F
 
 from convdkm.checks import check_positive, check_positive_number
 from convdkm.errors import InvalidInputError
+from convdkm.layers import Window
 
 NO_NORM = 1e-12
 """Patches whose squared norm is less than about this count as zero."""
@@ -67,9 +68,7 @@ def patches(maps: Tensor, size: int) -> Tensor:
 
     Beyond the border are zeros, ``(size − 1) // 2`` of them before and the rest after.
     """
-    before = (size - 1) // 2
-    after = size - 1 - before
-    return F.unfold(F.pad(maps, (before, after, before, after)), size)
+    return F.unfold(Window.of(size, padding="same").pad(maps), size)
 
 
 def gaussian_weights(subsampling: int) -> Tensor:
@@ -99,11 +98,11 @@ class CKNLayer(nn.Module):
     """Maps ``(N, C, H, W)`` to maps ``(N, filters, ⌈H/s⌉, ⌈W/s⌉)``; see the module.
 
     Args:
-        channels: of the maps it is given.
-        filters: number p of anchor points.
+        channels: C, of the input maps.
+        filters: p, the number of anchor points.
         size: side of the patches.
-        subsampling: s, every how manieth pixel is kept; 1 for no pooling.
-        alpha: α of κ, the larger the narrower.
+        subsampling: s, the stride of the pooling; 1 for no pooling.
+        alpha: α of κ; a larger α makes a narrower kernel.
         epsilon: ε, relative to κ(1) = 1.
     """
 
@@ -127,12 +126,12 @@ class CKNLayer(nn.Module):
 
     @property
     def filters(self) -> int:
-        """How many maps come out."""
+        """p, the number of anchor points and of output maps."""
         return self.anchors.shape[0]
 
     @torch.no_grad()
     def set_anchors(self, anchors: Tensor) -> None:
-        """Take anchor points ``(filters, C·size²)``, brought to unit norm."""
+        """Set the anchor points ``(filters, C·size²)``, scaled to unit norm."""
         if anchors.shape != self.anchors.shape:
             raise InvalidInputError(
                 f"anchors must be {tuple(self.anchors.shape)}, got {tuple(anchors.shape)}"
@@ -142,7 +141,7 @@ class CKNLayer(nn.Module):
 
     @torch.no_grad()
     def project(self) -> None:
-        """Bring the anchor points back to the sphere."""
+        """Project the anchor points to the unit sphere."""
         self.anchors.copy_(F.normalize(self.anchors, dim=1))
 
     def kappa(self, cosines: Tensor) -> Tensor:
@@ -150,7 +149,7 @@ class CKNLayer(nn.Module):
         return torch.exp(self.alpha * (cosines - 1))
 
     def whitener(self) -> Tensor:
-        """(κ(ZᵀZ) + εI)^(−1/2), found in double precision."""
+        """(κ(ZᵀZ) + εI)^(−1/2), computed in double precision."""
         anchors = self.anchors.double()
         gram = self.kappa(anchors @ anchors.mT)
         noise = self.epsilon * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from convdkm.errors import InvalidInputError, NotInitialisedError
-from convdkm.lab.baselines.base import Baseline, check_training_set
+from convdkm.errors import InvalidInputError
+from convdkm.lab.baselines.base import Baseline, check_like, check_training_set
 from convdkm.lab.baselines.descent import Budget, descend
 from convdkm.lab.baselines.machine import recipe_of
-from convdkm.lab.baselines.shapes import check_like
 from convdkm.lab.bench.cnn import ResNet
 from convdkm.options import MachineOptions
 from convdkm.training.batches import Batches
@@ -33,10 +32,10 @@ class CNN(Baseline):
 
     Args:
         preset: name of the settings.
-        dataset: name of the data set, for presets that have settings of its own.
+        dataset: name of the data set, which may have settings of its own in the preset.
         learning_rate: at its peak.
-        options: any option of :class:`~convdkm.config.RunConfig` that says something of the shape
-            or the recipe; the others change nothing.
+        options: options of :class:`~convdkm.config.RunConfig`; only those of the shape and the
+            recipe matter.
     """
 
     def __init__(
@@ -85,25 +84,16 @@ class CNN(Baseline):
 
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
-        """Log-probabilities."""
-        network = self._fitted()
+        network = self.require_fitted(self.network)
         check_like(images, self._shape)
         device = next(network.parameters()).device
         parts = images.split(self.config.training.evaluation_batch)
         logits = torch.cat([network(part.to(device, torch.float32)) for part in parts])
         return torch.log_softmax(logits.double(), 1).to(images.device)
 
-    def probabilities(self, images: Tensor) -> Tensor:
-        return self.scores(images).exp()
-
     @property
     def parameters(self) -> int:
-        return sum(p.numel() for p in self._fitted().parameters())
-
-    def _fitted(self) -> nn.Module:
-        if self.network is None:
-            raise NotInitialisedError("CNN has to be fitted first: call fit")
-        return self.network
+        return sum(p.numel() for p in self.require_fitted(self.network).parameters())
 
 
 @torch.no_grad()

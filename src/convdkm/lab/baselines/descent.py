@@ -19,11 +19,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Budget:
-    """How much of the time that a method may take is gone.
-
-    Args:
-        minutes: from now on; None for no limit.
-    """
+    """A time limit of so many minutes from now on; None for no limit."""
 
     def __init__(self, minutes: float | None) -> None:
         if minutes is not None:
@@ -33,16 +29,16 @@ class Budget:
 
     @property
     def share(self) -> float:
-        """The share that is gone: 0 without a limit, 1 and more when it is over."""
+        """The share of the time that has passed: 0 without a limit, 1 or more when it is over."""
         return (time.perf_counter() - self._start) / self._limit
 
     @property
     def seconds_left(self) -> float:
-        """Infinite without a limit."""
+        """The seconds left; infinite without a limit."""
         return self._limit - (time.perf_counter() - self._start)
 
     def over(self) -> bool:
-        """Whether it is."""
+        """Whether the time is over."""
         return self.share >= 1
 
 
@@ -56,23 +52,19 @@ def descend(
     tell: Callable[[str], None],
     after: Callable[[], None] | None = None,
 ) -> list[float]:
-    r"""Adam on the mean of a loss, with the recipe's betas and schedule; the loss of every epoch.
+    r"""Minimise a loss by Adam, with the recipe's betas and schedule; returns each epoch's loss.
 
     The learning rate follows the schedule at :math:`\max(t/T, b)`, where t of T steps are done and
     a share b of the budget is gone: where time is short the rate still comes down before the end.
     When the budget is over it stops, after one step at least.
 
     Args:
-        parameters: what is learned.
-        batches: what it is learned from.
         recipe: epochs, rate, betas and schedule; the rest belongs to the batches.
         loss: of a batch, as a mean over its images.
-        budget: the time there is.
-        tell: told of every epoch.
-        after: called after every step, say to project parameters back to where they belong.
+        after: called after every step, for instance to project parameters.
 
     Raises:
-        NumericalError: the loss is NaN or infinite; nothing has been changed by that step.
+        NumericalError: the loss is NaN or infinite; that step has changed nothing.
     """
     optimiser = torch.optim.Adam(
         parameters, lr=recipe.learning_rate, betas=(recipe.betas[0], recipe.betas[1])

@@ -7,8 +7,8 @@ al. (2020) on top of them.
 
 from __future__ import annotations
 
-import importlib
-from types import ModuleType
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -16,32 +16,25 @@ from torch import Tensor
 
 from convdkm.checks import check_positive
 from convdkm.config import RunConfig
-from convdkm.errors import InvalidInputError, NotInitialisedError
-from convdkm.lab.baselines.base import Baseline, check_training_set
+from convdkm.errors import InvalidInputError
+from convdkm.lab.baselines.base import Baseline, check_like, check_training_set
 from convdkm.lab.baselines.descent import Budget, descend
-from convdkm.lab.baselines.shapes import check_like
 from convdkm.runtime.memory import available_memory
-from convdkm.training.batches import Batches, generator_of, seed_of
+from convdkm.training.batches import Batches, seed_of
 
 if TYPE_CHECKING:
-    from convdkm.lab.baselines.gp_layers import DeepConvolutionalGP, Hidden, Top
+    from convdkm.lab.baselines.gp_layers import DeepConvolutionalGP
 
 MOST_PATCHES = 256
 """Patches of an image that the top looks at, at most, where no stride is given."""
 COPIES = 8
 """Copies of the kernel of the patches of a batch that a step holds, about."""
-LOOKED_AT = 256
-"""Images that a layer's first inducing patches are taken from."""
 
 
-def gp_layers() -> ModuleType:
-    """The module that needs GPyTorch.
-
-    Raises:
-        InvalidInputError: it is not installed.
-    """
+def require_gpytorch() -> None:
+    """Raise :class:`InvalidInputError` where GPyTorch is not installed."""
     try:
-        return importlib.import_module("convdkm.lab.baselines.gp_layers")
+        import convdkm.lab.baselines.gp_layers  # noqa: F401
     except ImportError as error:
         if (error.name or "").split(".")[0] not in ("gpytorch", "linear_operator"):
             raise
@@ -119,18 +112,22 @@ class ConvolutionalGP(Baseline):
 
     def fit(self, images: Tensor, labels: Tensor) -> ConvolutionalGP:
         classes = check_training_set(images, labels)
-        parts = gp_layers()
+        require_gpytorch()
+        from gpytorch.settings import num_likelihood_samples
+
+        from convdkm.lab.baselines.gp_layers import Softmax, bound, initial_model
+
         budget = Budget(self.minutes)
         images, labels = images.float(), labels.long()
         training = self.config.training
         batches = Batches.of(training, images, labels)
-        model = self._built(images, classes).to(images.device)
-        likelihood = parts.Softmax()
+        self._sides(images.shape[2:])
+        model = initial_model(self, images, classes).to(images.device)
+        likelihood = Softmax()
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:
-            with parts.gpytorch.settings.num_likelihood_samples(self.samples):
-                value: Tensor = parts.bound(model, likelihood, inputs, targets, len(images))
-            return -value
+            with num_likelihood_samples(self.samples):
+                return -bound(model, likelihood, inputs, targets, len(images))
 
         model.train()
         with torch.random.fork_rng(devices=[]):
@@ -146,32 +143,30 @@ class ConvolutionalGP(Baseline):
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
         """Log-probabilities, by samples of the functions and of the hidden layers."""
-        model = self._fitted()
+        model = self.require_fitted(self.model)
         check_like(images, self._shape)
-        settings = gp_layers().gpytorch.settings
+        from gpytorch.settings import num_likelihood_samples
+
         draws = self.samples if self.hidden else 1
         found = []
-        with torch.random.fork_rng(devices=[]), settings.num_likelihood_samples(10 * self.samples):
+        with torch.random.fork_rng(devices=[]), num_likelihood_samples(10 * self.samples):
             torch.manual_seed(seed_of(self.config.training.seed, 5))
             for part in images.float().split(self.config.training.batch_size):
                 probs = [self.likelihood(model(part)).probs.double().mean(0) for _ in range(draws)]
                 found.append(torch.stack(probs).mean(0))
         return torch.cat(found).clamp(min=1e-30).log().log_softmax(1)
 
-    def probabilities(self, images: Tensor) -> Tensor:
-        return self.scores(images).exp()
-
     @property
     def parameters(self) -> int:
-        return self._fitted().learned
+        return self.require_fitted(self.model).learned
 
     def foresee(self, images: Tensor, labels: Tensor) -> None:
         check_training_set(images, labels)
-        gp_layers()
-        sides = self._sides(tuple(images.shape[2:]))
-        stride = self._stride_for(*sides)
-        counts = [(side - self.size) // stride + 1 for side in sides]
-        patches = counts[0] * counts[1]
+        require_gpytorch()
+        from convdkm.lab.baselines.gp_layers import grid
+
+        sides = self._sides(images.shape[2:])
+        patches = math.prod(grid(sides, self.size, self.stride_for(*sides)))
         batch = min(self.config.training.batch_size, len(images))
         needed, there = COPIES * 4 * batch * patches**2, available_memory()
         if there is not None and needed > there:
@@ -182,27 +177,8 @@ class ConvolutionalGP(Baseline):
                 f" {fits}, or a larger stride"
             )
 
-    def _fitted(self) -> DeepConvolutionalGP:
-        if self.model is None:
-            raise NotInitialisedError("ConvolutionalGP has to be fitted first: call fit")
-        return self.model
-
-    def _sides(self, sides: tuple[int, ...]) -> tuple[int, ...]:
-        """Height and width of what the top is given; an error where patches do not fit."""
-        for _ in range(self.hidden):
-            self._require_fits(self.hidden_size, sides, "hidden_size")
-            sides = tuple((side - self.hidden_size) // self.hidden_stride + 1 for side in sides)
-        self._require_fits(self.size, sides, "size")
-        return sides
-
-    def _require_fits(self, size: int, sides: tuple[int, ...], option: str) -> None:
-        if size > min(sides):
-            raise InvalidInputError(
-                f"patches of {size}×{size} do not fit into images of {sides[0]}×{sides[1]}; use a"
-                f" smaller {option}"
-            )
-
-    def _stride_for(self, height: int, width: int) -> int:
+    def stride_for(self, height: int, width: int) -> int:
+        """The stride of the patches of the top, which is given maps of that size."""
         if self.stride is not None:
             return self.stride
         stride, down, along = 1, height - self.size, width - self.size
@@ -210,54 +186,14 @@ class ConvolutionalGP(Baseline):
             stride += 1
         return stride
 
-    def _built(self, images: Tensor, classes: int) -> DeepConvolutionalGP:
-        """The model at its start, every layer set from the mean of the one before."""
-        seed = self.config.training.seed
-        order = torch.randperm(len(images), generator=generator_of(seed, 2))[:LOOKED_AT]
-        maps = images[order.to(images.device)]
-        self._sides(tuple(maps.shape[2:]))
-        hidden = []
-        with torch.no_grad():
-            for index in range(self.hidden):
-                layer = self._hidden_layer(maps, generator_of(seed, 7, index))
-                hidden.append(layer)
-                maps = layer.moments(maps)[0]
-            top = self._top(maps, classes, generator_of(seed, 8))
-        model: DeepConvolutionalGP = gp_layers().DeepConvolutionalGP(hidden, top)
-        return model
+    def _sides(self, sides: Sequence[int]) -> Sequence[int]:
+        """Height and width of what the top is given; an error where patches do not fit."""
+        from convdkm.lab.baselines.gp_layers import grid
 
-    def _hidden_layer(self, maps: Tensor, generator: torch.Generator) -> Hidden:
-        parts, size, stride = gp_layers(), self.hidden_size, self.hidden_stride
-        points = parts.patches(maps, size, stride).flatten(0, 1)
-        if self.channels > points.shape[1]:
-            raise InvalidInputError(
-                f"patches of {points.shape[1]} numbers have no {self.channels} principal"
-                f" components; use {points.shape[1]} channels or fewer, or a larger hidden_size"
-            )
-        mean, centre = principal_components(points, self.channels)
-        start = distinct_rows(points, self.inducing, generator)
-        inducing = parts.Inducing(start, self.channels)
-        inducing.spread(parts.HIDDEN_SPREAD)
-        base = parts.scaled_rbf(start)
-        base.outputscale = parts.HIDDEN_VARIANCE
-        layer: Hidden = parts.Hidden(base, inducing, mean, centre, size=size, stride=stride)
-        return layer
-
-    def _top(self, maps: Tensor, classes: int, generator: torch.Generator) -> Top:
-        parts = gp_layers()
-        shape = tuple(maps.shape[1:])
-        stride = self._stride_for(*shape[1:])
-        taken = parts.located_patches if self.located else parts.patches
-        points = taken(maps, self.size, stride).flatten(0, 1)
-        start = distinct_rows(points, self.inducing + self.orthogonal, generator)
-        base = parts.scaled_rbf(start, located=self.located)
-        kernel = parts.ConvolutionalKernel(base, shape, self.size, stride, located=self.located)
-        variance = kernel(maps[:32].flatten(1), diag=True).mean()
-        kernel.base.outputscale = parts.TOP_VARIANCE / variance
-        inducing = parts.Inducing(start, classes, self.orthogonal)
-        inducing.spread(parts.TOP_SPREAD)
-        top: Top = parts.Top(kernel, inducing)
-        return top
+        for _ in range(self.hidden):
+            sides = grid(sides, self.hidden_size, self.hidden_stride, "hidden_size")
+        grid(sides, self.size, 1, "size")
+        return sides
 
 
 class DeepConvolutionalGaussianProcess(ConvolutionalGP):
@@ -270,29 +206,3 @@ class DeepConvolutionalGaussianProcess(ConvolutionalGP):
     def __init__(self, **options: Any) -> None:
         ours = {"hidden": 1, "size": 3, "hidden_size": 3, "hidden_stride": 1, "located": True}
         super().__init__(**{**ours, **options})
-
-
-def distinct_rows(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """So many different rows, chosen at random."""
-    some = rows[torch.randperm(len(rows), generator=generator)[: 20 * count].to(rows.device)]
-    some = some.unique(dim=0)
-    if len(some) < count:
-        raise InvalidInputError(
-            f"{count} inducing patches need as many different patches, and {len(some)} were found"
-            " in the images; use fewer inducing patches, or more images"
-        )
-    return some[torch.randperm(len(some), generator=generator)[:count].to(rows.device)]
-
-
-def principal_components(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """A map ``(count, d)`` to the largest principal components, of variance one; and the mean.
-
-    Components without variance are mapped to zero.
-    """
-    centre = rows.mean(0)
-    centred = (rows - centre).double()
-    values, vectors = torch.linalg.eigh(centred.mT @ centred / len(rows))
-    values, vectors = values[-count:], vectors[:, -count:]
-    least = 1e-8 * values.max()
-    scale = torch.where(values > least, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))
-    return (vectors * scale).mT.to(rows), centre

@@ -22,17 +22,22 @@ when it is used.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, kl_divergence
+from torch.distributions import Categorical
 from torch.nn import functional as F
 
 from convdkm import numerics
 from convdkm.errors import InvalidInputError
+from convdkm.training.batches import generator_of
+
+if TYPE_CHECKING:
+    from convdkm.lab.baselines.gp import ConvolutionalGP
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", ".*torch.jit.script. is deprecated", DeprecationWarning)
@@ -45,8 +50,10 @@ with warnings.catch_warnings():
     )
 
 JITTER = {torch.float32: 1e-4, torch.float64: 1e-8}
-"""Noise of the inducing variables, relative to their variance: their value is g's with as much."""
-HIDDEN_SPREAD, TOP_SPREAD = 0.1, 0.3
+"""Noise added to the inducing variables, relative to their variance."""
+LOOKED_AT = 256
+"""Images that a layer's first inducing patches are taken from."""
+HIDDEN_DEVIATION, TOP_DEVIATION = 0.1, 0.3
 """Standard deviations that whitened inducing variables start with."""
 TOP_VARIANCE = 10.0
 """Prior variance that the functions of images start with, about."""
@@ -54,23 +61,36 @@ HIDDEN_VARIANCE = 0.1
 """Prior variance that hidden layers start with; their mean function has variance one."""
 
 
-def patches(maps: Tensor, size: int, stride: int) -> Tensor:
-    """Patches inside maps ``(N, C, H, W)``, as ``(N, P, C·size²)``."""
-    return F.unfold(maps, size, stride=stride).mT
+def patches(maps: Tensor, size: int, stride: int, *, located: bool = False) -> Tensor:
+    """Patches inside maps ``(N, C, H, W)``, as ``(N, P, C·size²)``.
 
-
-def located_patches(maps: Tensor, size: int, stride: int) -> Tensor:
-    """The same with the row and column of each at the end, in pixels: ``(N, P, C·size² + 2)``."""
+    With ``located`` the row and the column of each follow, in pixels: ``(N, P, C·size² + 2)``.
+    """
+    found = F.unfold(maps, size, stride=stride).mT
+    if not located:
+        return found
     rows, columns = (
-        stride * torch.arange(places(side, size, stride)).to(maps) for side in maps.shape[2:]
+        stride * torch.arange(count).to(maps) for count in grid(maps.shape[2:], size, stride)
     )
     where = torch.cartesian_prod(rows, columns).expand(len(maps), -1, -1)
-    return torch.cat([patches(maps, size, stride), where], 2)
+    return torch.cat([found, where], 2)
 
 
-def places(side: int, size: int, stride: int) -> int:
-    """How many patches there are along one side."""
-    return (side - size) // stride + 1
+def grid(
+    sides: Sequence[int], size: int, stride: int, option: str = "patch size"
+) -> tuple[int, int]:
+    """How many patches there are along each side of an image.
+
+    Raises:
+        InvalidInputError: none fits; ``option`` is what to make smaller.
+    """
+    height, width = sides
+    if size > min(sides):
+        raise InvalidInputError(
+            f"patches of {size}×{size} do not fit into images of {height}×{width}; use a smaller"
+            f" {option}"
+        )
+    return (height - size) // stride + 1, (width - size) // stride + 1
 
 
 class ConvolutionalKernel(Kernel):
@@ -93,21 +113,15 @@ class ConvolutionalKernel(Kernel):
         located: bool = False,
     ) -> None:
         super().__init__()
-        self.base, self.image_shape, self.located = base, tuple(image_shape), located
+        self.base: Any = base
+        self.image_shape, self.located = tuple(image_shape), located
         self.side, self.stride = size, stride  # GPyTorch has a meaning of its own for ``size``
-        _, height, width = self.image_shape
-        if size > min(height, width):
-            raise InvalidInputError(
-                f"patches of {size}×{size} do not fit into images of {height}×{width}; use a"
-                " smaller patch"
-            )
-        count = places(height, size, stride) * places(width, size, stride)
-        self.weights = nn.Parameter(torch.ones(count))
+        self.weights = nn.Parameter(torch.ones(math.prod(grid(image_shape[1:], size, stride))))
 
     def patches(self, vectors: Tensor) -> Tensor:
         """Of images as vectors ``(N, C·H·W)``: ``(N, P, C·size²)``, and 2 more if located."""
-        taken = located_patches if self.located else patches
-        return taken(vectors.unflatten(-1, self.image_shape), self.side, self.stride)
+        maps = vectors.unflatten(-1, self.image_shape)
+        return patches(maps, self.side, self.stride, located=self.located)
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         """k_f of every pair of images, or of pairs at the same place."""
@@ -138,19 +152,23 @@ class Inducing(nn.Module):
         start: the patches to begin with, ``(M, C·size²)``.
         outputs: number of functions.
         orthogonal: how many of the M are in the second block.
+        deviation: standard deviation of every whitened inducing variable to begin with.
+
+    Attributes:
+        blocks: q of every block, as GPyTorch has it.
     """
 
-    def __init__(self, start: Tensor, outputs: int, orthogonal: int = 0) -> None:
+    def __init__(
+        self, start: Tensor, outputs: int, orthogonal: int = 0, *, deviation: float = 1.0
+    ) -> None:
         super().__init__()
         self.patches = nn.Parameter(start.clone())
         sizes = [len(start) - orthogonal] + [orthogonal] * (orthogonal > 0)
         batch = torch.Size([outputs])
-        self._blocks = nn.ModuleList(CholeskyVariationalDistribution(m, batch) for m in sizes)
-
-    @property
-    def blocks(self) -> list[Any]:
-        """q of every block, as GPyTorch has it."""
-        return list(self._blocks)
+        blocks = [CholeskyVariationalDistribution(m, batch) for m in sizes]
+        for block in blocks:
+            block.chol_variational_covar.data.mul_(deviation)
+        self.blocks: Any = nn.ModuleList(blocks)
 
     @property
     def unused(self) -> int:
@@ -158,21 +176,15 @@ class Inducing(nn.Module):
         shapes = [block.chol_variational_covar.shape for block in self.blocks]
         return sum(outputs * size * (size - 1) // 2 for outputs, size, _ in shapes)
 
-    @torch.no_grad()
-    def spread(self, deviation: float) -> None:
-        """Set S to a multiple of the identity."""
-        for block in self.blocks:
-            block.chol_variational_covar.mul_(deviation)
-
     def kl(self) -> Tensor:
         """KL divergence of q from the prior, summed over the functions."""
-        total = self.patches.new_zeros(())
-        for block in self.blocks:
-            q = block()
-            one = torch.ones_like(q.mean)
-            prior = MultivariateNormal(torch.zeros_like(q.mean), DiagLinearOperator(one))
-            total = total + kl_divergence(q, prior).sum()
-        return total
+        parts = [
+            numerics.whitened_kl(
+                block.chol_variational_covar.tril(), block.variational_mean, triangular=True
+            )
+            for block in self.blocks
+        ]
+        return torch.stack(parts).sum()
 
     def whitener(self, base: Kernel) -> Tensor:
         """L⁻¹, found in double precision."""
@@ -182,15 +194,15 @@ class Inducing(nn.Module):
         noisy = matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
         return numerics.factorised(noisy, "the kernel of the inducing patches")[1]
 
-    def marginals(self, base: Kernel, across: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance ``(outputs, n)``, from k_uf ``(M, n)`` and the variances ``(n,)``."""
+    def marginals(self, base: Kernel, across: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance ``(outputs, n)``, from k_uf ``(M, n)`` and prior variances ``(n,)``."""
         a = self.whitener(base).to(across.dtype) @ across
-        mean, variance = torch.zeros_like(own), own - a.square().sum(0)
+        mean, variance = torch.zeros_like(prior), prior - a.square().sum(0)
         sizes = [block.variational_mean.shape[1] for block in self.blocks]
         for block, part in zip(self.blocks, a.split(sizes), strict=True):
             mean = mean + block.variational_mean @ part
-            spread = block.chol_variational_covar.tril().mT @ part
-            variance = variance + spread.square().sum(1)
+            rest = block.chol_variational_covar.tril().mT @ part
+            variance = variance + rest.square().sum(1)
         return mean, variance.clamp(min=gpytorch.settings.min_variance.value(variance.dtype))
 
 
@@ -205,8 +217,8 @@ class Top(nn.Module):
         """q(f) of every image by itself: a batch of as many as there are outputs, over images."""
         vectors = maps.flatten(1)
         across = self.kernel.across(self.inducing.patches, vectors)
-        own = self.kernel(vectors, diag=True)
-        mean, variance = self.inducing.marginals(self.kernel.base, across, own)
+        prior = self.kernel(vectors, diag=True)
+        mean, variance = self.inducing.marginals(self.kernel.base, across, prior)
         return MultivariateNormal(mean, DiagLinearOperator(variance))
 
 
@@ -251,8 +263,7 @@ class Hidden(nn.Module):
         across = self.base(self.inducing.patches, points).to_dense()
         mean, variance = self.inducing.marginals(self.base, across, self.base(points, diag=True))
         mean = mean + self.mean @ (points - self.centre).mT
-        new = tuple(places(side, self.size, self.stride) for side in maps.shape[2:])
-        shape = (len(mean), len(maps), *new)
+        shape = (len(mean), len(maps), *grid(maps.shape[2:], self.size, self.stride))
         return mean.reshape(shape).transpose(0, 1), variance.reshape(shape).transpose(0, 1)
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -329,3 +340,72 @@ def scaled_rbf(points: Tensor, *, located: bool = False) -> Kernel:
     base = ScaleKernel(inner).to(points.dtype)
     base.outputscale = 1.0
     return base
+
+
+@torch.no_grad()
+def initial_model(options: ConvolutionalGP, images: Tensor, classes: int) -> DeepConvolutionalGP:
+    """A model whose layers are set one after the other, from the mean of the one before."""
+    seed = options.config.training.seed
+    order = torch.randperm(len(images), generator=generator_of(seed, 2))[:LOOKED_AT]
+    maps = images[order.to(images.device)]
+    hidden = []
+    for index in range(options.hidden):
+        hidden.append(_initial_hidden(options, maps, generator_of(seed, 7, index)))
+        maps = hidden[-1].moments(maps)[0]
+    return DeepConvolutionalGP(hidden, _initial_top(options, maps, classes, generator_of(seed, 8)))
+
+
+def _initial_hidden(options: ConvolutionalGP, maps: Tensor, generator: torch.Generator) -> Hidden:
+    """A layer with inducing patches from maps, and a prior mean to their principal components."""
+    size, stride, channels = options.hidden_size, options.hidden_stride, options.channels
+    points = patches(maps, size, stride).flatten(0, 1)
+    if channels > points.shape[1]:
+        raise InvalidInputError(
+            f"patches of {points.shape[1]} numbers have no {channels} principal components; use"
+            f" {points.shape[1]} channels or fewer, or a larger hidden_size"
+        )
+    mean, centre = principal_components(points, channels)
+    start = distinct_rows(points, options.inducing, generator)
+    base = scaled_rbf(start)
+    base.outputscale = HIDDEN_VARIANCE
+    inducing = Inducing(start, channels, deviation=HIDDEN_DEVIATION)
+    return Hidden(base, inducing, mean, centre, size=size, stride=stride)
+
+
+def _initial_top(
+    options: ConvolutionalGP, maps: Tensor, classes: int, generator: torch.Generator
+) -> Top:
+    """A top with inducing patches from maps, and a prior variance that suits them."""
+    size, stride = options.size, options.stride_for(*maps.shape[2:])
+    points = patches(maps, size, stride, located=options.located).flatten(0, 1)
+    start = distinct_rows(points, options.inducing + options.orthogonal, generator)
+    base = scaled_rbf(start, located=options.located)
+    kernel = ConvolutionalKernel(base, maps.shape[1:], size, stride, located=options.located)
+    base.outputscale = TOP_VARIANCE / kernel(maps[:32].flatten(1), diag=True).mean()
+    return Top(kernel, Inducing(start, classes, options.orthogonal, deviation=TOP_DEVIATION))
+
+
+def distinct_rows(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """So many different rows, chosen at random."""
+    some = rows[torch.randperm(len(rows), generator=generator)[: 20 * count].to(rows.device)]
+    some = some.unique(dim=0)
+    if len(some) < count:
+        raise InvalidInputError(
+            f"{count} inducing patches need as many different patches, and {len(some)} were found"
+            " in the images; use fewer inducing patches, or more images"
+        )
+    return some[torch.randperm(len(some), generator=generator)[:count].to(rows.device)]
+
+
+def principal_components(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """A map ``(count, d)`` to the largest principal components, of variance one; and the mean.
+
+    Components without variance are mapped to zero.
+    """
+    centre = rows.mean(0)
+    centred = (rows - centre).double()
+    values, vectors = torch.linalg.eigh(centred.mT @ centred / len(rows))
+    values, vectors = values[-count:], vectors[:, -count:]
+    least = 1e-8 * values.max()
+    scale = torch.where(values > least, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))
+    return (vectors * scale).mT.to(rows), centre

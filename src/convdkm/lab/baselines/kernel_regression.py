@@ -15,13 +15,18 @@ from torch.nn import functional as F
 
 from convdkm.checks import check_choice
 from convdkm.errors import InvalidInputError
-from convdkm.lab.baselines.base import Baseline, check_training_set
+from convdkm.lab.baselines.base import Baseline, check_like, check_training_set
 from convdkm.lab.baselines.kernels.leave_one_out import GRID, LeaveOneOut, leave_one_out
-from convdkm.lab.baselines.kernels.matrices import Dense, SymmetricMatrix
-from convdkm.lab.baselines.kernels.nngp import NNGPKernel, Prepared
+from convdkm.lab.baselines.kernels.nngp import NNGPKernel
 from convdkm.lab.baselines.kernels.progress import duration, size
-from convdkm.lab.baselines.kernels.solvers import Solved, conjugate_gradients, solve_directly
+from convdkm.lab.baselines.kernels.solvers import (
+    Solved,
+    SymmetricMatrix,
+    conjugate_gradients,
+    solve_directly,
+)
 from convdkm.lab.baselines.kernels.store import KernelStore
+from convdkm.lab.baselines.kernels.tiles import Prepared
 from convdkm.runtime.memory import available_memory
 
 Solver = Literal["cholesky", "cg"]
@@ -128,8 +133,7 @@ class KernelRegression(Baseline):
         super().foresee(images, labels)
         tiles = self._used.check(images)
         count = len(images)
-        maps = sum(height * width for height, width in tiles.map_sizes())
-        each = (maps + images[0].numel()) * self.kernel.dtype.itemsize
+        each = (tiles.map_places + images[0].numel()) * self.kernel.dtype.itemsize
         if self.solver == "cg":
             each += 3 * 8 * self.rank  # the preconditioner
         square = self._square_bytes()
@@ -147,7 +151,7 @@ class KernelRegression(Baseline):
                 f" {size(there)} are free; {advice}"
             )
         if self.folder is not None:
-            self._foresee_disk(count)
+            self._foresee_disk(self.folder, count)
 
     def _square_bytes(self) -> float:
         """Bytes of memory for each pair of images, at the worst moment."""
@@ -157,19 +161,16 @@ class KernelRegression(Baseline):
         # matrix, the same with its ridge, and its factor.
         return 8.0 * (6 if self.ridge == "loo" else 4)
 
-    def _foresee_disk(self, count: int) -> None:
-        assert self.folder is not None
+    def _foresee_disk(self, folder: Path, count: int) -> None:
         itemsize = self.kernel.dtype.itemsize
         needed = KernelStore.bytes_needed(count, self.block, itemsize)
-        needed -= sum(file.stat().st_size for file in self.folder.glob("block-*.npy"))
-        place = self.folder.absolute()
-        while not place.exists():
-            place = place.parent
-        there = shutil.disk_usage(place).free
+        needed -= sum(file.stat().st_size for file in folder.glob("block-*.npy"))
+        place = folder.absolute()
+        there = shutil.disk_usage(next(p for p in (place, *place.parents) if p.exists())).free
         if needed > there:
             fits = int(math.sqrt(2 * there / itemsize))
             raise InvalidInputError(
-                f"the kernel of {count:,} images needs {size(needed)} in {self.folder}, and"
+                f"the kernel of {count:,} images needs {size(needed)} in {folder}, and"
                 f" {size(there)} are free there; about {fits:,} images would fit"
             )
 
@@ -232,24 +233,23 @@ class KernelRegression(Baseline):
             self._weights = self.solved_.solution
         else:
             self.solved_ = None
-            assert isinstance(matrix, Dense)
-            self._weights = solve_directly(matrix.values, targets, self.ridge_ * mean)
+            assert isinstance(matrix, Tensor)
+            self._weights = solve_directly(matrix, targets, self.ridge_ * mean)
         self._train = ready
         return self
 
     def _kernel(self, images: Tensor) -> tuple[SymmetricMatrix, Prepared]:
-        pairs = len(images) * (len(images) + 1) // 2
-        if self.folder is None:
+        store, pairs = None, len(images) * (len(images) + 1) // 2
+        if self.folder is not None:
+            store = KernelStore(self.folder, self._used, images, block=self.block)
+            pairs = store.missing_pairs()
+        if pairs:
             self._foresee_time(images, pairs)
-            ready = self._used.prepare(images)
-            return Dense(self._used.block(ready, None, tell=self.tell)), ready
-        store = KernelStore(self.folder, self._used, images, block=self.block)
-        left = store.missing_pairs()
-        if left:
-            self._foresee_time(images, left)
         ready = self._used.prepare(images)
+        if store is None:
+            return self._used.block(ready, None, tell=self.tell), ready
         store.compute(tell=self.tell, ready=ready)
-        return store if self.solver == "cg" else Dense(store.matrix()), ready
+        return store if self.solver == "cg" else store.matrix(), ready
 
     def _mean_variance(self, images: Tensor, matrix: SymmetricMatrix) -> float:
         """What ridges are relative to."""
@@ -259,13 +259,13 @@ class KernelRegression(Baseline):
         return float(matrix.diagonal().mean())
 
     def _choose(self, matrix: SymmetricMatrix, targets: Tensor, mean: float) -> None:
-        if isinstance(matrix, Dense) and self.solver == "cholesky":
-            part, some = matrix.values, targets
-        else:
+        part, some = matrix, targets
+        if self.solver == "cg":
             generator = torch.Generator().manual_seed(self.seed)
             chosen = torch.randperm(len(matrix), generator=generator)[: self.loo_points]
-            part = torch.stack([matrix.row(int(index))[chosen] for index in chosen])
+            part = torch.stack([matrix[int(index)][chosen] for index in chosen])
             some = targets[chosen]
+        assert isinstance(part, Tensor)
         found = leave_one_out(part, some, [ridge * mean for ridge in self.grid])
         self.ridge_, self.loo_ = self.grid[found.best], found
         self._temperature = calibrated(some - found.residuals, some.argmax(1))
@@ -280,19 +280,12 @@ class KernelRegression(Baseline):
     @torch.no_grad()
     def scores(self, images: Tensor) -> Tensor:
         """f(x) of each image and class, in float64."""
-        if self._train is None:
-            raise InvalidInputError("this machine has learned nothing yet; call fit first")
-        expected, found = self._train.side.images.shape[1:], images.shape[1:]
-        if expected != found:
-            raise InvalidInputError(
-                f"this machine was trained on images of {tuple(expected)}, got {tuple(found)}"
-            )
-        step = max(1, self.kernel.memory // (8 * len(self._train)))
-        parts = []
-        for some in images.split(step):
-            block = self._used.block(self._used.prepare(some), self._train, tell=self.tell)
-            parts.append(block @ self._weights)
-        return torch.cat(parts)
+        train = self.require_fitted(self._train)
+        check_like(images, train.images.shape[1:])
+        step = max(1, self.kernel.memory // (8 * len(train)))
+        parts = (self._used.prepare(some) for some in images.split(step))
+        blocks = (self._used.block(part, train, tell=self.tell) for part in parts)
+        return torch.cat([block @ self._weights for block in blocks])
 
     def probabilities(self, images: Tensor) -> Tensor | None:
         """A softmax of the scores, its temperature fitted to the points left out.
@@ -305,7 +298,7 @@ class KernelRegression(Baseline):
 
     @property
     def parameters(self) -> int:
-        """One number for each training image and class."""
+        """One weight for each training image and class."""
         return self._weights.numel()
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from convdkm.config import RunConfig
 from convdkm.data.whitening import NoWhitening
-from convdkm.errors import InvalidInputError, NotInitialisedError
+from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.base import Baseline, Tell, check_training_set
 from convdkm.lab.baselines.descent import Budget
 from convdkm.model import DeepKernelMachine
@@ -26,9 +26,9 @@ from convdkm.training.sinks import EpochRecord, Level, Sink
 from convdkm.training.world import World, find_device
 
 TRIAL_STEPS = 3
-"""Steps that are timed, after one that is not, to see how many epochs fit into the time."""
+"""Steps that are timed, after a first one, to see how many epochs fit into the time."""
 SPENT = 0.9
-"""Share of the time that is left which those epochs may take."""
+"""Share of the remaining time that those epochs may take."""
 
 
 def recipe_of(preset: str, dataset: str, options: dict[str, Any]) -> RunConfig:
@@ -54,8 +54,8 @@ class Machine(Baseline):
 
     Args:
         preset: name of the settings.
-        dataset: name of the data set, for presets that have settings of its own.
-        options: any option of :class:`~convdkm.config.RunConfig` but those of the images.
+        dataset: name of the data set, which may have settings of its own in the preset.
+        options: options of :class:`~convdkm.config.RunConfig`, except those of the images.
     """
 
     def __init__(self, preset: str = "quick", dataset: str = "images", **options: Any) -> None:
@@ -100,16 +100,16 @@ class Machine(Baseline):
         return self
 
     def scores(self, images: Tensor) -> Tensor:
-        """Log-probabilities."""
-        predicted = self._run().predict(images).log_probs.double()
+        predicted = self.require_fitted(self.fitted).predict(images).log_probs.double()
         return torch.log_softmax(predicted, 1).to(images.device)
-
-    def probabilities(self, images: Tensor) -> Tensor:
-        return self.scores(images).exp()
 
     @property
     def parameters(self) -> int:
-        return sum(p.numel() for p in self._run().model.parameters() if p.requires_grad)
+        return sum(
+            p.numel()
+            for p in self.require_fitted(self.fitted).model.parameters()
+            if p.requires_grad
+        )
 
     def foresee(self, images: Tensor, labels: Tensor) -> None:
         classes = check_training_set(images, labels)
@@ -117,11 +117,6 @@ class Machine(Baseline):
         found = estimate(self._built(images.shape[1], classes), demand, torch.device("cpu"))
         if found is not None and found.warning is not None:
             raise InvalidInputError(found.warning)
-
-    def _run(self) -> Run:
-        if self.fitted is None:
-            raise NotInitialisedError(f"{type(self).__name__} has to be fitted first: call fit")
-        return self.fitted
 
     def _built(self, channels: int, classes: int) -> DeepKernelMachine:
         return built(self.config.model, self.config.training, channels, classes)

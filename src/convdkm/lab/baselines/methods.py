@@ -5,21 +5,18 @@ A list of them asks for no torch: what a method is built of is imported when it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.baselines import building
-from convdkm.lab.baselines.setting import Setting
+from convdkm.lab.baselines.building import Builder, ckn, flat, kernel, local, trained
 from convdkm.options import nearest
 
-if TYPE_CHECKING:
-    from convdkm.lab.baselines.base import Baseline
-
+PLAIN_DEPTH, FLAT_DEPTH, BLOCKS = 4, 6, 2
+"""Convolutions of the plain kernels, of the one without pooling, and blocks of the residual one."""
 EXTRAS = {"gp": "gpytorch"}
-"""The package that tells whether an extra is installed."""
+"""The package that shows whether an extra is installed."""
 
 
 @dataclass(frozen=True)
@@ -29,20 +26,20 @@ class Method:
     Attributes:
         name: in ``--methods``.
         label: in tables.
-        about: what it is, in one line.
-        group: a name for it and its like.
-        build: makes it.
-        rows: of the paper's Table 3 that it stands for, by their names in ``comparison.yaml``.
-        extra: that it needs, such as ``gp`` for ``convdkm[gp]``.
-        flips: whether its point are mirror images, which data without flips leaves off.
-        without_flips: the method that it is then, if it is another one.
+        about: description, in one line.
+        group: name of a group of similar methods.
+        build: builds the method for a setting.
+        rows: rows of the paper's Table 3 that it stands for, as in ``comparison.yaml``.
+        extra: optional dependencies that it needs, such as ``gp`` for ``convdkm[gp]``.
+        flips: whether it is about mirror images, which some data sets do not allow.
+        without_flips: the name of the method that it equals without them, if any.
     """
 
     name: str
     label: str
     about: str
     group: str
-    build: Callable[[Setting], Baseline]
+    build: Builder
     rows: tuple[str, ...] = ()
     extra: str | None = None
     flips: bool = False
@@ -50,11 +47,11 @@ class Method:
 
     @property
     def installed(self) -> bool:
-        """Whether all that it needs is there."""
+        """Whether its optional dependencies are installed."""
         return self.extra is None or find_spec(EXTRAS[self.extra]) is not None
 
     def title(self, *, flip: bool) -> str:
-        """Its label; where mirror images are of other classes it says that there are none."""
+        """The label, which says so where the data do not allow mirror images."""
         return f"{self.label}, without flips" if self.flips and not flip else self.label
 
 
@@ -64,7 +61,7 @@ METHODS = (
         "Deep kernel machine",
         "convolutional deep kernel machine of the preset",
         "machines",
-        building.machine,
+        trained("Machine", by_preset=True),
         rows=("dkm",),
     ),
     Method(
@@ -72,50 +69,50 @@ METHODS = (
         "Deep kernel machine, ν = 1",
         "the same machine at ν = 1, which learns more cautiously from few images",
         "machines",
-        building.cautious,
+        trained("Machine", by_preset=True, nu=1.0),
     ),
     Method(
         "inducing-nngp",
         "Inducing NNGP",
         "the same machine at ν = ∞, which learns no representation",
         "machines",
-        building.inducing,
+        trained("InducingNNGP", by_preset=True),
     ),
     Method(
         "cnn",
         "CNN",
         "residual network of the machine's shape and recipe",
         "networks",
-        building.network,
+        trained("CNN", by_preset=True),
     ),
     Method(
         "nngp-linear",
         "NNGP, vectorised",
-        f"kernel of {building.FLAT_DEPTH} convolutions, no pooling",
+        f"kernel of {FLAT_DEPTH} convolutions, no pooling",
         "kernels",
-        building.linear,
+        kernel("plain", FLAT_DEPTH, flat),
     ),
     Method(
         "nngp-gap",
         "NNGP-GAP",
-        f"kernel of {building.PLAIN_DEPTH} convolutions, all places averaged on top",
+        f"kernel of {PLAIN_DEPTH} convolutions, all places averaged on top",
         "kernels",
-        lambda setting: building.plain(setting, building.PLAIN_DEPTH),
+        kernel("plain", PLAIN_DEPTH),
         rows=("novak-2018", "arora-2019"),
     ),
     Method(
         "nngp-residual",
         "Residual NNGP-GAP",
-        f"kernel of a residual network of {building.BLOCKS} blocks, all places averaged",
+        f"kernel of a residual network of {BLOCKS} blocks, all places averaged",
         "kernels",
-        building.residual,
+        kernel("residual", BLOCKS),
     ),
     Method(
         "nngp-gap-da",
         "NNGP-GAP-DA",
         "NNGP-GAP trained on mirror images too",
         "kernels",
-        building.augmented,
+        kernel("plain", PLAIN_DEPTH, augment_flips=True),
         rows=("lee-2020",),
         flips=True,
         without_flips="nngp-gap",
@@ -125,22 +122,22 @@ METHODS = (
         "NNGP-LAP-flip",
         "neighbouring places averaged on top, and the kernel over mirror images",
         "kernels",
-        building.local,
+        kernel("plain", PLAIN_DEPTH, local, flips=True),
         rows=("li-2019",),
         flips=True,
     ),
     Method(
-        "myrtle5", "Myrtle5", "kernel of the Myrtle network 5 deep", "kernels", building.myrtle(5)
+        "myrtle5", "Myrtle5", "kernel of the Myrtle network 5 deep", "kernels", kernel("myrtle", 5)
     ),
     Method(
-        "myrtle7", "Myrtle7", "kernel of the Myrtle network 7 deep", "kernels", building.myrtle(7)
+        "myrtle7", "Myrtle7", "kernel of the Myrtle network 7 deep", "kernels", kernel("myrtle", 7)
     ),
     Method(
         "myrtle10",
         "Myrtle10",
         "kernel of the Myrtle network 10 deep",
         "kernels",
-        building.myrtle(10),
+        kernel("myrtle", 10),
         rows=("shankar-2020",),
     ),
     Method(
@@ -148,7 +145,7 @@ METHODS = (
         "Tuned Myrtle10 DA CG",
         "Myrtle10 of normalised images, trained on mirror images too, by conjugate gradients",
         "kernels",
-        building.tuned,
+        kernel("myrtle", 10, normalise_inputs=True, augment_flips=True, solver="cg"),
         rows=("adlam-2023",),
         flips=True,
     ),
@@ -157,7 +154,7 @@ METHODS = (
         "Conv GP",
         "convolutional Gaussian process with inducing patches",
         "processes",
-        building.process,
+        trained("ConvolutionalGP"),
         extra="gp",
     ),
     Method(
@@ -165,7 +162,7 @@ METHODS = (
         "SOVI Conv GP",
         "the same with as many orthogonal inducing patches",
         "processes",
-        building.orthogonal,
+        trained("ConvolutionalGP", orthogonal=100),
         rows=("shi-2020",),
         extra="gp",
     ),
@@ -174,7 +171,7 @@ METHODS = (
         "Conv DGP",
         "deep convolutional Gaussian process with a hidden layer",
         "processes",
-        building.deep_process,
+        trained("DeepConvolutionalGaussianProcess"),
         rows=("blomqvist-2018", "dutordoir-2020"),
         extra="gp",
     ),
@@ -183,7 +180,7 @@ METHODS = (
         "CKN",
         "convolutional kernel network, unsupervised, and a linear classifier",
         "networks",
-        building.ckn,
+        ckn,
         rows=("mairal-2014",),
     ),
     Method(
@@ -191,7 +188,7 @@ METHODS = (
         "Sup CKN",
         "convolutional kernel network learned with its classifier",
         "networks",
-        building.supervised_ckn,
+        trained("SupervisedCKN"),
         rows=("mairal-2016",),
     ),
 )

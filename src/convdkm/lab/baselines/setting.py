@@ -1,4 +1,4 @@
-"""What a method of a comparison is made for."""
+"""The data and options that a method of a comparison is built for."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from convdkm.config import RunConfig
 from convdkm.presets import preset as preset_named
 
 NATIVE_SIDE = 28
-"""Of the smallest images that the crops of presets are made for, but for sets of small images."""
+"""Side, in pixels, of the smallest images that the crops of presets are meant for."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a method is made for.
+    """The data and options that a method is built for.
 
     Attributes:
-        dataset: its name or path, for settings of its own in the preset.
-        seed: of all that is random.
+        dataset: name or path of the data set, which may have settings of its own in the preset.
+        seed: of all random choices.
         preset: of the machine, the inducing NNGP and the CNN; crops and flips of all methods.
-        side: of the images, the shorter one.
-        size: training images, if that is known; where they are few, epochs are made more.
-        folder: where a kernel may keep its blocks, so that a fit that was killed can go on.
+        side: shorter side of the images, in pixels.
+        size: number of training images, if known; few images mean more epochs.
+        folder: where a kernel may keep its blocks, so that an interrupted fit can resume.
     """
 
     dataset: str = "images"

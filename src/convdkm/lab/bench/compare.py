@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from statistics import median
 from typing import Any
 
-from convdkm.lab.bench.contestants import (
-    Contestant,
-    Workload,
-    machine,
-    networks,
-    ours,
-    textbook,
-)
-from convdkm.lab.bench.measure import Times, in_turn, timed
+from convdkm.lab.bench.contestants import Workload, machine, networks, ours, textbook
+from convdkm.lab.bench.measure import in_turn, timed
 from convdkm.model import DeepKernelMachine
 from convdkm.runtime.elementwise import compiled_engine
-from convdkm.runtime.memory import available_memory, peak_memory
+from convdkm.runtime.memory import available_memory
 
 OURS, CHECKPOINTED, TEXTBOOK = "ours", "ours, checkpointed", "textbook"
 MEMORY_SHARE = 0.6
@@ -27,96 +22,18 @@ SETTLING = 2.0
 _PROBE = 8
 
 
-@dataclass(frozen=True)
-class Training:
-    """A training step of one contestant.
-
-    Attributes:
-        batch: images of a step as it was run.
-        step, forward: seconds of the whole and of the forward pass, repeat by repeat.
-        memory: bytes at the worst moment, beyond what stood before.
-    """
-
-    batch: int
-    step: Times
-    forward: Times
-    memory: int
-
-    def scaled(self, batch: int) -> dict[str, float]:
-        """Median times and memory for a batch of another size, taken to be proportional to it."""
-        times = batch / self.batch
-        step = times * self.step.median
-        return {
-            "step": step,
-            "forward": times * self.forward.median,
-            "images_per_second": batch / step,
-            "memory": times * self.memory,
-        }
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What was measured for one workload, by contestant.
-
-    Attributes:
-        floor: the layout of the network that trains faster.
-        predict_floor: the layout of the network that predicts faster.
-    """
-
-    workload: Workload
-    train: dict[str, Training]
-    predict: dict[str, Times]
-    floor: str
-    predict_floor: str
-    notes: list[str] = field(default_factory=list)
-
-    def ratios(self) -> dict[str, float]:
-        """The machine beside the others."""
-        batch = self.workload.batch
-        train = {name: each.scaled(batch) for name, each in self.train.items()}
-        own, floor = train[OURS], train[self.floor]
-        return {
-            "train_step_textbook_over_ours": train[TEXTBOOK]["step"] / own["step"],
-            "train_step_ours_over_cnn": own["step"] / floor["step"],
-            "predict_ours_over_cnn": self.predict[OURS].median
-            / self.predict[self.predict_floor].median,
-            "train_memory_ours_over_cnn": own["memory"] / floor["memory"],
-            "train_memory_checkpointed_over_cnn": train[CHECKPOINTED]["memory"] / floor["memory"],
-        }
-
-    def facts(self) -> dict[str, Any]:
-        """Everything as plain values."""
-        batch = self.workload.batch
-        return {
-            **asdict(self.workload),
-            "train": {
-                name: {
-                    **each.scaled(batch),
-                    "run_with_batch": each.batch,
-                    "step_seconds": each.step.seconds,
-                    "forward_seconds": each.forward.seconds,
-                }
-                for name, each in self.train.items()
-            },
-            "predict": {
-                name: {
-                    "seconds": each.median,
-                    "images_per_second": batch / each.median,
-                    "all_seconds": each.seconds,
-                }
-                for name, each in self.predict.items()
-            },
-            "floor": self.floor,
-            "predict_floor": self.predict_floor,
-            "ratios": self.ratios(),
-            "notes": self.notes,
-        }
-
-
 def compare(
     workload: Workload, repeats: int, say: Callable[[str], None], *, compiled: bool = False
-) -> Comparison:
-    """Time the contestants in turn, and measure the memory of a step of each."""
+) -> dict[str, Any]:
+    """Time the contestants in turn, and measure the memory of a step of each.
+
+    Returns:
+        Plain values: the sizes of the workload; under ``train`` and ``predict`` the medians and all
+        times of every contestant; the memory layout in which the network is fastest, to train
+        (``floor``) and to predict (``predict_floor``); the machine's ``ratios`` to the others; and
+        ``notes`` on how the figures came about. A textbook step that ran with a smaller batch is
+        scaled up to the batch of the workload.
+    """
     say(f"{workload.name}: making the machine from data")
     model = machine(workload, compiled=compiled)
     notes: list[str] = []
@@ -129,67 +46,72 @@ def compare(
             f" memory that is free; it ran with {batch}, and its figures are those times"
             f" {workload.batch // batch}"
         )
-    plain = ours(workload, model, compiled=compiled)
-    contestants = {OURS: plain, TEXTBOOK: textbook(workload, model, batch)}
-    floors = networks(workload)
+    plain, floors = ours(workload, model, compiled=compiled), networks(workload)
+    contestants = {OURS: plain, TEXTBOOK: textbook(workload, model, batch), **floors}
 
     say(f"{workload.name}: training steps, {repeats} in turn")
-    checkpointed = _checkpointing(model)
-    laps = in_turn(
-        {
-            **{name: each.lap for name, each in (contestants | floors).items()},
-            CHECKPOINTED: checkpointed(plain.lap),
-        },
-        repeats,
-        settling=SETTLING,
-    )
+    actions = {name: each.lap for name, each in contestants.items()}
+    actions[CHECKPOINTED] = _checkpointing(model)(plain.lap)
+    laps = in_turn(actions, repeats, settling=SETTLING)
     say(f"{workload.name}: predictions, {3 * repeats} in turn")
     predictors = {
-        name: timed(each.predict)
-        for name, each in {OURS: plain, **floors}.items()
-        if each.predict is not None
+        name: timed(each.predict) for name, each in contestants.items() if each.predict is not None
     }
     predictions = in_turn(predictors, 3 * repeats, settling=SETTLING)
-    predict = {name: times[0] for name, times in predictions.items()}
-
     say(f"{workload.name}: memory")
-    memory = {name: _memory(each, each.step) for name, each in (contestants | floors).items()}
-    memory[CHECKPOINTED] = _memory(plain, checkpointed(plain.step))
-    train = {
-        name: Training(batch if name == TEXTBOOK else workload.batch, step, forward, memory[name])
-        for name, (step, forward) in laps.items()
+    memory = {name: each.memory() for name, each in contestants.items()}
+    memory[CHECKPOINTED] = _checkpointing(model)(plain.memory)()
+
+    train: dict[str, dict[str, Any]] = {}
+    for name, (steps, forwards) in laps.items():
+        size = batch if name == TEXTBOOK else workload.batch
+        scale = workload.batch / size
+        train[name] = {
+            "step": scale * median(steps),
+            "forward": scale * median(forwards),
+            "images_per_second": size / median(steps),
+            "memory": scale * memory[name],
+            "run_with_batch": size,
+            "step_seconds": steps,
+            "forward_seconds": forwards,
+        }
+    predict: dict[str, dict[str, Any]] = {
+        name: {
+            "seconds": median(seconds),
+            "images_per_second": workload.batch / median(seconds),
+            "all_seconds": seconds,
+        }
+        for name, (seconds,) in predictions.items()
     }
-    return Comparison(
-        workload,
-        train,
-        predict,
-        min(floors, key=lambda name: train[name].step.median),
-        min(floors, key=lambda name: predict[name].median),
-        notes,
-    )
+    floor = min(floors, key=lambda name: float(train[name]["step"]))
+    predict_floor = min(floors, key=lambda name: float(predict[name]["seconds"]))
+    dkm, network = train[OURS], train[floor]
+    ratios = {
+        "train_step_textbook_over_ours": train[TEXTBOOK]["step"] / dkm["step"],
+        "train_step_ours_over_cnn": dkm["step"] / network["step"],
+        "predict_ours_over_cnn": predict[OURS]["seconds"] / predict[predict_floor]["seconds"],
+        "train_memory_ours_over_cnn": dkm["memory"] / network["memory"],
+        "train_memory_checkpointed_over_cnn": train[CHECKPOINTED]["memory"] / network["memory"],
+    }
+    return {
+        **asdict(workload),
+        "train": train,
+        "predict": predict,
+        "floor": floor,
+        "predict_floor": predict_floor,
+        "ratios": ratios,
+        "notes": notes,
+    }
 
 
-def _memory(contestant: Contestant, step: Callable[[], object]) -> int:
-    contestant.forget()
-    return peak_memory(step)
-
-
-def _checkpointing(
-    model: DeepKernelMachine,
-) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-    """Turns an action into the same with the machine's activation checkpointing switched on."""
-
-    def switched(action: Callable[[], Any]) -> Callable[[], Any]:
-        def run() -> Any:
-            model.checkpointing = True
-            try:
-                return action()
-            finally:
-                model.checkpointing = False
-
-        return run
-
-    return switched
+@contextmanager
+def _checkpointing(model: DeepKernelMachine) -> Iterator[None]:
+    """The machine's activation checkpointing is on inside the block, or in a decorated function."""
+    model.checkpointing = True
+    try:
+        yield
+    finally:
+        model.checkpointing = False
 
 
 def _textbook_batch(workload: Workload, model: DeepKernelMachine) -> int:
@@ -200,7 +122,7 @@ def _textbook_batch(workload: Workload, model: DeepKernelMachine) -> int:
         return workload.batch
     small = textbook(workload, model, probe)
     small.step()
-    needed = _memory(small, small.step) / probe
+    needed = small.memory() / probe
     batch = workload.batch
     while batch > probe and batch * needed > MEMORY_SHARE * available:
         batch //= 2

@@ -12,11 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from convdkm.architectures import PUBLISHED, resnet
+from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError
 from convdkm.lab.bench.cnn import ResNet
 from convdkm.lab.bench.measure import Lap
 from convdkm.lab.bench.textbook import Textbook
 from convdkm.model import DeepKernelMachine
+from convdkm.runtime.memory import peak_memory
 from convdkm.training.gradients import RecordedGradients
 
 CHANNELS, CLASSES, NUM_DATA, NU = 3, 10, 50_000, 0.01
@@ -51,9 +53,9 @@ class Workload:
                 f"widths are {len(self.blocks)} positive numbers, one for each stage of the"
                 f" machine, such as 16,32,64; got {','.join(map(str, self.widths)) or 'none'}"
             )
-        for name, value, least in (("batch", self.batch, 1), ("side", self.side, 2)):
-            if value < least:
-                raise InvalidInputError(f"{name} must be at least {least}, got {value}")
+        check_positive(batch=self.batch)
+        if self.side < 2:
+            raise InvalidInputError(f"side must be at least 2, got {self.side}")
 
     @property
     def name(self) -> str:
@@ -107,6 +109,11 @@ class Contestant:
         """Drop the gradients."""
         self.optimiser.zero_grad(set_to_none=True)
 
+    def memory(self) -> int:
+        """Bytes that a step takes at its worst moment, beyond what stood before."""
+        self.forget()
+        return peak_memory(self.step)
+
     def lap(self) -> Lap:
         """A training step; seconds of the whole and of the forward pass.
 
@@ -126,15 +133,11 @@ class Contestant:
         return time.perf_counter() - start, forward - start
 
 
-def machine(
-    workload: Workload, *, compiled: bool = False, dtype: torch.dtype = torch.float32
-) -> DeepKernelMachine:
+def machine(workload: Workload, *, compiled: bool = False) -> DeepKernelMachine:
     """The machine, with the settings of the published runs, started from images."""
     options: dict[str, Any] = {**PUBLISHED, "expectation": "nodes", "strides": workload.strides}
     torch.manual_seed(workload.seed)
-    model = resnet(
-        CHANNELS, CLASSES, workload.widths, workload.blocks, nu=NU, dtype=dtype, **options
-    )
+    model = resnet(CHANNELS, CLASSES, workload.widths, workload.blocks, nu=NU, **options)
     model.initialise(
         workload.images(INITIAL_IMAGES), workload.labels(INITIAL_IMAGES), seed=workload.seed
     )

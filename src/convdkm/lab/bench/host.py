@@ -15,7 +15,7 @@ from convdkm.lab.bench.measure import in_turn, timed
 _CPUINFO = Path("/proc/cpuinfo")
 BUSY_LOAD = 0.25
 """Load average for each core above which the machine counts as busy."""
-BUSY_SPREAD = 1.25
+BUSY_SLOWDOWN = 1.25
 """How much longer than the fastest the slow ones of equal products may take."""
 
 
@@ -58,11 +58,11 @@ def load_average() -> float | None:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
-def spread(repeats: int = 30) -> float:
-    """How much longer than the fastest one in ten of equal matrix products takes."""
+def slowdown(repeats: int = 30) -> float:
+    """How much longer than the fastest of equal matrix products one in ten takes at least."""
     matrix = torch.ones(600, 600)
-    (times,) = in_turn({"product": timed(lambda: matrix @ matrix)}, repeats, 3)["product"]
-    return statistics.quantiles(times.seconds, n=10)[-1] / times.fastest
+    (seconds,) = in_turn({"product": timed(lambda: matrix @ matrix)}, repeats, 3)["product"]
+    return statistics.quantiles(seconds, n=10)[-1] / min(seconds)
 
 
 def signs_of_others() -> list[str]:
@@ -71,7 +71,7 @@ def signs_of_others() -> list[str]:
     load, cores = load_average(), _cores()
     if load is not None and load > BUSY_LOAD * cores:
         signs.append(f"the load average was {load:.1f} on {cores} cores before it began")
-    ratio = spread()
-    if ratio > BUSY_SPREAD:
+    ratio = slowdown()
+    if ratio > BUSY_SLOWDOWN:
         signs.append(f"equal matrix products differed {ratio:.1f}-fold in time")
     return signs

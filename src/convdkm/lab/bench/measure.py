@@ -8,27 +8,11 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 Lap = tuple[float, ...]
-"""Seconds of the parts of one turn."""
+"""Seconds: of the parts of one turn, or of one part in every turn."""
 SETTLED = 3
 """Rounds after which an action is as it will be, but for memory."""
-
-
-@dataclass(frozen=True)
-class Times:
-    """Seconds of one thing, turn after turn."""
-
-    seconds: tuple[float, ...]
-
-    @property
-    def median(self) -> float:
-        return statistics.median(self.seconds)
-
-    @property
-    def fastest(self) -> float:
-        return min(self.seconds)
 
 
 def in_turn(
@@ -36,7 +20,7 @@ def in_turn(
     repeats: int,
     warm_up: int = 1,
     settling: float = 0.0,
-) -> dict[str, list[Times]]:
+) -> dict[str, list[Lap]]:
     """Do every action once, then every action again, and so on, so that all see the same machine.
 
     Args:
@@ -48,7 +32,7 @@ def in_turn(
             rounds, and what is short takes some until the memory that it uses is there.
 
     Returns:
-        The times of every part of every action.
+        For every action the seconds of each of its parts, turn after turn.
     """
     laps: dict[str, list[Lap]] = {name: [] for name in actions}
     for _ in range(warm_up):
@@ -59,9 +43,7 @@ def in_turn(
             for name, action in actions.items():
                 gc.collect()
                 laps[name].append(action())
-    return {
-        name: [Times(part) for part in zip(*turns, strict=True)] for name, turns in laps.items()
-    }
+    return {name: list(zip(*turns, strict=True)) for name, turns in laps.items()}
 
 
 def _settle(action: Callable[[], Lap], seconds: float) -> None:

@@ -93,7 +93,7 @@ def _step(contestant: Contestant) -> None:
 def marked(model: DeepKernelMachine) -> Iterator[list[Span]]:
     """Mark the stages of a model's forward pass for the profiler, inside the block."""
     spans: list[Span] = []
-    homes = [(kind, "data", _stage(kind)) for kind in _subclasses(Plan)]
+    homes = [(kind, "data", _stage(kind)) for kind in subclasses(Plan)]
     homes += [
         (Window, "convolve", CONVOLUTIONS),
         (_home(model, "plan"), "plan", CHAIN),
@@ -136,11 +136,12 @@ def _marked(method: Callable[..., Any], stage: str, spans: list[Span]) -> Callab
     return run
 
 
-def _subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
+    """All classes that derive from a class."""
     each: type[Any]
     for each in kind.__subclasses__():
         yield each
-        yield from _subclasses(each)
+        yield from subclasses(each)
 
 
 def _add(total: dict[str, float], part: dict[str, float], steps: int) -> None:
@@ -150,7 +151,7 @@ def _add(total: dict[str, float], part: dict[str, float], steps: int) -> None:
 
 def _forward(events: list[Any]) -> dict[str, float]:
     """Seconds of every marked stage, without those of the stages inside it."""
-    own: dict[str, float] = defaultdict(float)
+    total: dict[str, float] = defaultdict(float)
     open_until: list[tuple[int, str]] = []
     for event in events:
         name = event.name()
@@ -160,11 +161,11 @@ def _forward(events: list[Any]) -> dict[str, float]:
         while open_until and event.start_ns() >= open_until[-1][0]:
             open_until.pop()
         seconds = event.duration_ns() / 1e9
-        own[stage] += seconds
+        total[stage] += seconds
         if open_until:
-            own[open_until[-1][1]] -= seconds
+            total[open_until[-1][1]] -= seconds
         open_until.append((event.start_ns() + event.duration_ns(), stage))
-    return dict(own)
+    return dict(total)
 
 
 def _backward(events: list[Any], spans: list[Span]) -> dict[str, float]:

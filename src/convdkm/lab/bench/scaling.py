@@ -6,12 +6,13 @@ and S places, and keeps :math:`O(L (P_i^2 + P_i N S))` numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
 
-from convdkm.lab.bench.contestants import Contestant, Workload, machine, ours
+from convdkm.lab.bench.contestants import Workload, machine, ours
 from convdkm.lab.bench.measure import in_turn, slope
-from convdkm.runtime.memory import peak_memory
 
 
 @dataclass(frozen=True)
@@ -32,23 +33,6 @@ class Axis:
     memory: str
 
 
-@dataclass(frozen=True)
-class Growth:
-    """Seconds and bytes of a step at every value of an axis, and the exponents fitted to them."""
-
-    axis: Axis
-    seconds: list[float]
-    bytes: list[int]
-
-    @property
-    def time(self) -> float:
-        return slope(self.axis.sizes, self.seconds)
-
-    @property
-    def memory(self) -> float:
-        return slope(self.axis.sizes, self.bytes)
-
-
 def axes(base: Workload) -> list[Axis]:
     """The sizes to vary, around a machine: inducing points, side of the images, batch, depth."""
 
@@ -65,42 +49,43 @@ def axes(base: Workload) -> list[Axis]:
         return replace(base, blocks=((layers - 1) // (2 * len(base.blocks)),) * len(base.blocks))
 
     first, half = base.widths[0], max(base.batch // 2, 1)
-    stages = 2 * len(base.blocks)
+    sides = (max(base.side // 2, 2), base.side, 2 * base.side)
+    depths = tuple(1 + 2 * len(base.blocks) * count for count in (1, 2, 4))
     return [
         Axis("inducing points", (first, 2 * first, 4 * first), wider, "2 (3)", "1 (2)"),
-        Axis(
-            "side of the images",
-            (max(base.side // 2, 2), base.side, 2 * base.side),
-            larger,
-            "2 (0)",
-            "2 (0)",
-        ),
+        Axis("side of the images", sides, larger, "2 (0)", "2 (0)"),
         Axis("batch", (half, 2 * half, 4 * half), more, "1 (0)", "1 (0)"),
-        Axis("Gram layers", tuple(1 + stages * n for n in (1, 2, 4)), deeper, "1 (1)", "1 (1)"),
+        Axis("Gram layers", depths, deeper, "1 (1)", "1 (1)"),
     ]
 
 
 def growth(
     base: Workload, repeats: int, say: Callable[[str], None], *, compiled: bool = False
-) -> list[Growth]:
-    """Time and memory of the machine's step along every axis."""
+) -> list[dict[str, Any]]:
+    """Seconds and bytes of the machine's step along every axis, and the exponents fitted to them.
+
+    Returns:
+        Plain values, axis by axis.
+    """
     results = []
     for axis in axes(base):
         say(f"growth with {axis.name}: {', '.join(map(str, axis.sizes))}")
-        runners = [_contestant(axis.at(size), compiled) for size in axis.sizes]
+        workloads = [axis.at(size) for size in axis.sizes]
+        runners = [ours(each, machine(each, compiled=compiled)) for each in workloads]
         laps = in_turn({str(index): each.lap for index, each in enumerate(runners)}, repeats)
-        seconds = [laps[str(index)][0].median for index in range(len(runners))]
-        results.append(Growth(axis, seconds, _memories(runners)))
+        seconds = [median(steps) for steps, _ in laps.values()]
+        peaks = [each.memory() for each in runners]
+        results.append(
+            {
+                "axis": axis.name,
+                "sizes": axis.sizes,
+                "seconds": seconds,
+                "bytes": peaks,
+                "time_exponent": slope(axis.sizes, seconds),
+                "memory_exponent": slope(axis.sizes, peaks),
+                "time_theory": axis.time,
+                "memory_theory": axis.memory,
+                "around": asdict(base),
+            }
+        )
     return results
-
-
-def _contestant(workload: Workload, compiled: bool) -> Contestant:
-    return ours(workload, machine(workload, compiled=compiled))
-
-
-def _memories(contestants: Sequence[Contestant]) -> list[int]:
-    peaks = []
-    for each in contestants:
-        each.forget()
-        peaks.append(peak_memory(each.step))
-    return peaks

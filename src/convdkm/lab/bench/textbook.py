@@ -128,12 +128,12 @@ class Textbook:
         weight = self.named[f"{name}.weight_variance.log_value"].exp()
         bias = self.named[f"{name}.bias_variance.log_value"].exp()
         ii, it, tt = jittered(gram)
-        own = ii.diagonal()
+        variance = ii.diagonal()
         # The angle of a point to itself is zero, where acos has no derivative.
-        itself = torch.eye(len(own), dtype=torch.bool, device=own.device)
-        apart = arccosine(ii.masked_fill(itself, 0.0), own[:, None], own[None, :])
+        itself = torch.eye(len(ii), dtype=torch.bool, device=ii.device)
+        apart = arccosine(ii.masked_fill(itself, 0.0), variance[:, None], variance[None, :])
         omega_ii = weight * torch.where(itself, ii, apart) + bias
-        omega_it = weight * arccosine(it, own[:, None, None], tt[:, None]) + bias
+        omega_it = weight * arccosine(it, variance[:, None, None], tt[:, None]) + bias
         return jittered(Blocks(omega_ii, omega_it, weight * tt + bias))
 
     def convolve(self, omega: Blocks, name: str, stride: int) -> Blocks:
@@ -197,11 +197,9 @@ class Textbook:
 
 
 def jittered(gram: Blocks) -> Blocks:
-    """A little relative and absolute variance of every point's own."""
-    own = gram.ii.diagonal()
-    return Blocks(
-        gram.ii + torch.diag(JITTER * own + JITTER), gram.it, (1 + JITTER) * gram.tt + JITTER
-    )
+    """The Gram with a little relative and absolute white noise."""
+    noise = JITTER * gram.ii.diagonal() + JITTER
+    return Blocks(gram.ii + torch.diag(noise), gram.it, (1 + JITTER) * gram.tt + JITTER)
 
 
 def arccosine(cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -233,8 +231,8 @@ def global_average_pool(gram: Blocks) -> Blocks:
     it, tt = gram.it.flatten(2), gram.tt.flatten(1)
     D = tt - (it * (inverse @ it)).sum(1)
     pooled = it.mean(2)
-    own = D.sum(1) / tt.shape[1] ** 2
-    return Blocks(gram.ii, pooled, (pooled @ inverse * pooled).sum(1) + own)
+    correction = D.sum(1) / tt.shape[1] ** 2
+    return Blocks(gram.ii, pooled, (pooled @ inverse * pooled).sum(1) + correction)
 
 
 def expected_log_likelihood(

@@ -62,23 +62,19 @@ class Scale(Part):
         """Its values by name."""
         return self.model_dump()
 
-    def difference(self, other: Scale) -> str:
-        """Where another scale differs, in words; empty if nowhere."""
-        mine, theirs = (
-            {name.replace("_", " "): value for name, value in each.flat().items()}
-            for each in (self, other)
-        )
-        return difference(theirs, mine)
 
-
-class Record(Part):
+class Record(Part, ABC):
     """What a folder is for."""
 
     scale: Scale
 
+    @abstractmethod
+    def planned(self) -> list[Any]:
+        """Every task, in the order they are made."""
+
+    @abstractmethod
     def merged(self, more: Any) -> Any:
         """What is planned by either of two records of one scale."""
-        raise NotImplementedError
 
 
 P = TypeVar("P", bound=Planned)
@@ -93,12 +89,14 @@ class StudyFolder(ABC, Generic[P, R]):
         command: that makes such a folder.
         one_scale: why there is one scale in a folder.
         record: what its file holds.
+        below: the folder within, which holds the files of tasks.
     """
 
     kind: ClassVar[str]
     command: ClassVar[str]
     one_scale: ClassVar[str]
     record: ClassVar[type[Any]]
+    below: ClassVar[str] = ""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -128,7 +126,11 @@ class StudyFolder(ABC, Generic[P, R]):
         """What is planned here; an error if the folder is for another scale or another purpose."""
         if self.is_one(self.path):
             before = self.read()
-            if changed := scale.difference(before.scale):
+            have, want = (
+                {name.replace("_", " "): value for name, value in each.flat().items()}
+                for each in (before.scale, scale)
+            )
+            if changed := difference(have, want):
                 raise InvalidInputError(
                     f"{self.path} holds a {self.kind} at another scale ({changed}); choose another"
                     f" --output, since {self.one_scale}"
@@ -163,9 +165,9 @@ class StudyFolder(ABC, Generic[P, R]):
     def _lock(self) -> Path:
         return self.path / f".{self.kind}.lock"
 
-    @abstractmethod
-    def file(self, planned: P, ending: str) -> Path:
-        """A file of a task, such as its ``log``."""
+    def file(self, planned: P, ending: str = "json") -> Path:
+        """A file of a task: what came out of it, or with another ending such as its ``log``."""
+        return self.path / self.below / f"{planned.place}.{ending}"
 
     @abstractmethod
     def status(self, planned: P) -> Status:

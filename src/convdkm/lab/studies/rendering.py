@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from convdkm.errors import InvalidInputError
+from convdkm.lab.studies.cells import Mark
 from convdkm.lab.studies.statistics import Published, Summary
 from convdkm.options import nearest
 from convdkm.storage.files import write_text
@@ -23,8 +24,6 @@ OVER_SEEDS = (
     "Mean ± standard error over seeds. Bold: not significantly worse than the best of the column"
     " (one-tailed Welch test, 5%)."
 )
-
-Mark = Literal["above", "below"]
 
 
 @dataclass(frozen=True)
@@ -42,30 +41,25 @@ class Figure:
         return f" ({self.note})" if self.note else ""
 
 
-Cell = str | Figure
-
-
 @dataclass(frozen=True)
 class Style:
-    """How a format writes labels, numbers, bold ones and marks."""
+    """How a format writes text, bold text and marks."""
 
-    label: Callable[[str], str]
-    number: Callable[[str], str]
+    plain: Callable[[str], str]
     bold: str
     marks: Mapping[Mark, str]
 
-    def cell(self, cell: Cell) -> str:
+    def cell(self, cell: str | Figure) -> str:
         """A cell that is no label."""
         if isinstance(cell, str):
-            return self.number(cell)
-        text = self.number(cell.text)
+            return self.plain(cell)
+        text = self.plain(cell.text)
         shown = self.bold % text if cell.bold else text
         return f"{shown}{self.marks[cell.mark] if cell.mark else ''}{cell.after}"
 
 
-MARKDOWN = Style(in_markdown, str, "**%s**", {"above": " ▲", "below": " ▼"})
+MARKDOWN = Style(str, "**%s**", {"above": " ▲", "below": " ▼"})
 LATEX = Style(
-    in_latex,
     in_latex,
     r"\textbf{%s}",
     {"above": r"$^{\blacktriangle}$", "below": r"$^{\blacktriangledown}$"},
@@ -77,7 +71,7 @@ class Grid:
     """Rows under a head; the first columns are ``labels``."""
 
     head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
+    rows: Sequence[Sequence[str | Figure]]
     title: str = ""
     labels: int = 1
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 from typing import Any
 
-from convdkm.lab.studies.folder import Part, Status
+from pydantic import model_validator
+
+from convdkm.lab.studies.folder import Part
 
 LEVEL = 0.05
 PUBLISHED_SEEDS = 4
@@ -24,7 +27,8 @@ _VALUE = re.compile(r"(?P<mean>-?\d+(\.\d+)?)( ± (?P<error>\d+(\.\d+)?))?(?P<bo
 class Published(Part):
     """A figure as printed: mean, standard error over four seeds, and whether it is bold.
 
-    ``unit`` is that of its last digit; accuracies are in per cent.
+    ``unit`` is that of its last digit; accuracies are in per cent. It can be made from text such as
+    ``99.20 ± 0.02 bold``.
     """
 
     mean: float
@@ -32,17 +36,16 @@ class Published(Part):
     bold: bool = False
     unit: float = 0.01
 
+    @model_validator(mode="before")
     @classmethod
-    def parse(cls, text: Any) -> Published:
-        """From text such as ``99.20 ± 0.02 bold``."""
-        found = _VALUE.fullmatch(str(text))
+    def _parse(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return value
+        found = _VALUE.fullmatch(str(value))
         if found is None:
-            raise ValueError(f"a published figure reads like '99.20 ± 0.02 bold', got {text!r}")
+            raise ValueError(f"a published figure reads like '99.20 ± 0.02 bold', got {value!r}")
         digits = len(found["mean"].partition(".")[2])
-        error = None if found["error"] is None else float(found["error"])
-        return cls(
-            mean=float(found["mean"]), error=error, bold=bool(found["bold"]), unit=10.0**-digits
-        )
+        return {**found.groupdict(), "bold": bool(found["bold"]), "unit": 10.0**-digits}
 
 
 @dataclass(frozen=True)
@@ -59,17 +62,8 @@ class Summary:
         if not values:
             return None
         count = len(values)
-        mean = math.fsum(values) / count
-        if count == 1:
-            return cls(mean, None, 1)
-        variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
-        return cls(mean, math.sqrt(variance / count), count)
-
-    @classmethod
-    def over(cls, states: Iterable[Status], metric: str) -> Summary | None:
-        """Of a metric over the seeds that have it; accuracies in per cent."""
-        factor = 100 if metric.endswith("accuracy") else 1
-        return cls.of([factor * each.metrics[metric] for each in states if metric in each.metrics])
+        error = None if count == 1 else stdev(values) / math.sqrt(count)
+        return cls(fmean(values), error, count)
 
     @classmethod
     def of_published(cls, figure: Published) -> Summary:

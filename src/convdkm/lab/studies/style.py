@@ -11,6 +11,8 @@ from convdkm.storage.files import replacing
 
 OURS, PUBLISHED, FAINT = "black", "0.55", "0.85"
 DPI = 150
+LINE = 0.16
+"""Height of a line of the title, in inches."""
 _STYLE = {
     "axes.grid": True,
     "axes.axisbelow": True,
@@ -35,12 +37,11 @@ def figure(path: Path, heights: Sequence[float], columns: int, width: float) -> 
         columns: of panels.
         width: of all columns, in inches.
     """
-    from matplotlib import rc_context
+    from matplotlib import style
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    settings: Any = {**_defaults(), **_STYLE}
-    with rc_context(rc=settings):
+    with style.context(["default", _STYLE]):
         made = Figure(figsize=(width, sum(heights) + 1.1), layout="constrained")
         FigureCanvasAgg(made)
         yield made, made.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
@@ -48,19 +49,7 @@ def figure(path: Path, heights: Sequence[float], columns: int, width: float) -> 
             made.savefig(temporary, dpi=DPI, format="png")
 
 
-def _defaults() -> dict[str, Any]:
-    from matplotlib import rcParamsDefault
-
-    return {
-        name: value for name, value in rcParamsDefault.items() if not name.startswith("backend")
-    }
-
-
-LINE = 0.16
-"""Height of a line of the title, in inches."""
-
-
-def explain(made: Any, axes: Any, columns: int) -> None:
+def add_legend(made: Any, axes: Any, columns: int) -> None:
     """One legend for all panels, below them."""
     handles: dict[str, Any] = {}
     for panel in axes.flat:
@@ -69,7 +58,7 @@ def explain(made: Any, axes: Any, columns: int) -> None:
     made.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=8)
 
 
-def entitle(made: Any, title: str, terms: str) -> None:
+def add_title(made: Any, title: str, terms: str) -> None:
     """Title, and below it on what terms the figures were made."""
     import textwrap
 

@@ -5,7 +5,6 @@ import torch
 
 from convdkm.errors import InvalidInputError, NumericalError
 from convdkm.lab.baselines.kernels.leave_one_out import GRID, leave_one_out
-from convdkm.lab.baselines.kernels.matrices import Dense
 from convdkm.lab.baselines.kernels.solvers import (
     PivotedCholesky,
     conjugate_gradients,
@@ -35,7 +34,7 @@ def test_cholesky_solves(kernel, targets):
 @pytest.mark.parametrize("rank", [0, 1, 10, 100])
 @pytest.mark.parametrize("ridge", [1e-3, 1.0])
 def test_conjugate_gradients_equal_cholesky(kernel, targets, rank, ridge):
-    found = conjugate_gradients(Dense(kernel), targets, ridge, rank=rank, tolerance=1e-11)
+    found = conjugate_gradients(kernel, targets, ridge, rank=rank, tolerance=1e-11)
     expected = solve_directly(kernel, targets, ridge)
     torch.testing.assert_close(found.solution, expected, rtol=1e-7, atol=1e-8)
     left = targets - kernel @ found.solution - ridge * found.solution
@@ -45,7 +44,7 @@ def test_conjugate_gradients_equal_cholesky(kernel, targets, rank, ridge):
 
 def test_the_preconditioner_saves_steps(kernel, targets):
     steps = [
-        conjugate_gradients(Dense(kernel), targets, 1e-3, rank=rank, tolerance=1e-8).iterations
+        conjugate_gradients(kernel, targets, 1e-3, rank=rank, tolerance=1e-8).iterations
         for rank in (0, 10, 30)
     ]
     assert steps[0] > steps[1] > steps[2], steps
@@ -53,20 +52,20 @@ def test_the_preconditioner_saves_steps(kernel, targets):
 
 
 def test_a_full_preconditioner_is_the_inverse(kernel, targets):
-    inverse = PivotedCholesky.of(Dense(kernel), 40, 0.1)
+    inverse = PivotedCholesky(kernel, 40, 0.1)
     torch.testing.assert_close(inverse(targets), solve_directly(kernel, targets, 0.1))
 
 
 def test_pivots_stop_where_nothing_is_left(targets):
     thin = torch.randn(40, 3, dtype=torch.float64)
-    preconditioner = PivotedCholesky.of(Dense(thin @ thin.T), 20, 0.1)
+    preconditioner = PivotedCholesky(thin @ thin.T, 20, 0.1)
     assert preconditioner.columns.shape == (40, 3)
     torch.testing.assert_close(preconditioner(targets), solve_directly(thin @ thin.T, targets, 0.1))
 
 
 def test_an_output_without_targets_is_zero(kernel, targets):
     targets[:, 2] = 0
-    found = conjugate_gradients(Dense(kernel), targets, 0.1, tolerance=1e-10)
+    found = conjugate_gradients(kernel, targets, 0.1, tolerance=1e-10)
     assert float(found.solution[:, 2].abs().max()) == 0
     expected = solve_directly(kernel, targets, 0.1)
     torch.testing.assert_close(found.solution, expected, rtol=1e-7, atol=1e-8)
@@ -74,14 +73,14 @@ def test_an_output_without_targets_is_zero(kernel, targets):
 
 def test_too_few_steps_are_an_error(kernel, targets):
     with pytest.raises(NumericalError, match=r"residual of .* in 2 steps, not 1e-10; allow more"):
-        conjugate_gradients(Dense(kernel), targets, 1e-4, rank=0, tolerance=1e-10, iterations=2)
+        conjugate_gradients(kernel, targets, 1e-4, rank=0, tolerance=1e-10, iterations=2)
     with pytest.raises(InvalidInputError, match="a positive ridge, got 0"):
-        conjugate_gradients(Dense(kernel), targets, 0.0)
+        conjugate_gradients(kernel, targets, 0.0)
 
 
 def test_steps_are_told(kernel, targets):
     lines = []
-    conjugate_gradients(Dense(kernel), targets, 1e-3, rank=0, tolerance=1e-10, tell=lines.append)
+    conjugate_gradients(kernel, targets, 1e-3, rank=0, tolerance=1e-10, tell=lines.append)
     assert lines[0].startswith("conjugate gradients: 10 steps, residual ")
 
 

@@ -36,9 +36,9 @@ def test_blocks_on_disk_make_the_matrix(tmp_path, images, kernel):
     assert torch.equal(matrix, matrix.T)
     assert torch.equal(store.diagonal(), matrix.diagonal())
     for index in (0, 5, 10):
-        assert torch.equal(store.row(index), matrix[index])
+        assert torch.equal(store[index], matrix[index])
     vectors = torch.randn(11, 3, dtype=torch.float64)
-    torch.testing.assert_close(store.product(vectors), matrix @ vectors)
+    torch.testing.assert_close(store @ vectors, matrix @ vectors)
     assert len(store) == 11
 
 
@@ -167,7 +167,7 @@ def test_a_damaged_block_is_named(tmp_path, images, kernel, content):
         np.save(path, np.zeros((2, 2), dtype=np.float32))
     else:
         path.write_bytes(content)
-    for read in (store.matrix, lambda: store.row(1)):
+    for read in (store.matrix, lambda: store[1]):
         with pytest.raises(InvalidInputError, match=r"block-00000-00001\.npy is damaged .*delete"):
             read()
     whole = NNGPKernel(plain(2)).matrix(images)
@@ -179,8 +179,8 @@ def test_a_flipped_bit_never_passes(tmp_path, images, kernel):
     KernelStore(tmp_path / "k", kernel, images, block=4).compute()
     path = tmp_path / "k" / "block-00000-00001.npy"
     for read in (
-        lambda store: store.row(1),
-        lambda store: store.product(torch.ones(11, 1).double()),
+        lambda store: store[1],
+        lambda store: store @ torch.ones(11, 1).double(),
     ):
 
         def whole(_, read=read):
@@ -204,7 +204,7 @@ def test_a_block_is_checked_once(tmp_path, images, kernel, monkeypatch):
     checked = []
     monkeypatch.setattr(digests, "check_digest", lambda path: checked.append(path) or True)
     store.matrix()
-    store.row(3)
+    store[3]
     store.matrix()
     assert len(checked) == len(set(checked)) == 6
 

@@ -18,7 +18,7 @@ from convdkm.lab.baselines.kernels import (
     stream,
     tiles,
 )
-from convdkm.lab.baselines.kernels.geometry import Apart
+from convdkm.lab.baselines.kernels.layers import nonlinearities
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 
@@ -66,7 +66,8 @@ def test_compiled_kernels_are_the_same(architecture, dtype, images, monkeypatch)
     close = {"rtol": 1e-6, "atol": 1e-7} if dtype == torch.float32 else {"rtol": 1e-13, "atol": 0}
     torch.testing.assert_close(theirs, ours, **close)
     left, right = kernel.prepare(images[:3]), kernel.prepare(images[:6])
-    monkeypatch.setattr(stream, "_activated", lambda *_: pytest.fail("that was not compiled"))
+    for layer in nonlinearities(architecture.layers):
+        monkeypatch.setattr(type(layer), "core_", lambda *_: pytest.fail("that was not compiled"))
     torch.testing.assert_close(kernel.block(left, right), ours[:, :6], **close)
 
 
@@ -77,14 +78,14 @@ def test_a_row_that_is_more_than_half_full_is_compiled_too(count, images, monkey
     ours = kernel.matrix(images[:count])
     monkeypatch.setattr(tiles, "JOINED_SLAB", 4 * 8**3)
     assert kernel.compile().check(images).right == 4
-    left, whole = kernel.prepare(images[:count]), stream._activated
+    left, whole = kernel.prepare(images[:count]), dkm.ArcCosine.core_
     rest = []
 
-    def counted(slabs, *others):
-        rest.append(slabs)
-        return whole(slabs, *others)
+    def counted(self, slab, *others):
+        rest.append(slab)
+        return whole(self, slab, *others)
 
-    monkeypatch.setattr(stream, "_activated", counted)
+    monkeypatch.setattr(dkm.ArcCosine, "core_", counted)
     torch.testing.assert_close(kernel.block(left, None), ours, rtol=1e-6, atol=1e-7)
     assert bool(rest) is (count == 6), "2 of 4 are too few, 3 are filled up"
 
@@ -93,7 +94,7 @@ def test_a_row_that_is_more_than_half_full_is_compiled_too(count, images, monkey
 def test_a_convolution_is_a_sum_of_shifted_slabs(size):
     layer = Convolution(size, weight_variance=1.7, bias_variance=0.2)
     slabs = torch.randn(6, 5, 6, 5, 2, generator=torch.Generator().manual_seed(0))
-    expected = torch.stack(list(stream.run((layer,), iter(slabs), iter(()), Apart)))
+    expected = torch.stack(list(stream.run((layer,), iter(slabs), iter(()))))
     reach = size // 2
     outside = torch.zeros_like(slabs[0])
     for row in range(6):

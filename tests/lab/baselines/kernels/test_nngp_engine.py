@@ -30,6 +30,7 @@ from convdkm.lab.baselines.kernels import (
 from convdkm.lab.baselines.kernels import progress as progress_module
 from convdkm.lab.baselines.kernels.progress import Progress, duration, size
 from convdkm.lab.baselines.kernels.stream import read_out
+from convdkm.lab.baselines.kernels.tiles import mean_over_places
 from convdkm.runtime.memory import peak_memory
 
 EACH_KIND = [plain(2, Flatten()), residual(1, LocalAverage(3)), myrtle(5)]
@@ -61,19 +62,15 @@ def test_arccosine_without_inverse_cosines(dtype, off):
 def test_places_are_added_up_in_float64(top):
     # Odd sums above 2²⁴ have no float32.
     count = 16
+    slabs = torch.ones(count, count, *(() if isinstance(top, Flatten) else (count, count)), 1)
+    slabs.view(-1)[0] = 2.0**25 - 2
     if isinstance(top, Flatten):
-        slabs = [torch.ones(count, 1, 1) for _ in range(count)]
-        slabs[0][0] = 2.0**25 - 2
-        expected = (2**25 - 2 + count**2 - 1) / count**2
-    elif isinstance(top, GlobalAveragePool):
-        slabs = [torch.ones(count, count, count, 1) for _ in range(count)]
-        slabs[0][0, 0, 0] = 2.0**25 - 2
-        expected = (2**25 - 2 + count**4 - 1) / count**4
+        found, ones = mean_over_places(slabs), count**2
     else:
-        slabs = [torch.ones(count, count, count, 1) for _ in range(count)]
-        slabs[0][0, 0, 0] = 2.0**25 - 2
-        expected = (2**25 - 2 + count**2 - 1) / count**2
-    assert float(read_out(iter(slabs), top, (count, count)).flatten()) == expected
+        found, ones = read_out(iter(slabs), top, (count, count)), count**4
+    if isinstance(top, LocalAverage):
+        ones = count**2
+    assert found.tolist() == [(2**25 - 2 + ones - 1) / ones]
 
 
 @pytest.mark.parametrize("architecture", **BY_NAME)
@@ -92,7 +89,7 @@ def test_memory_stays_within_the_budget(architecture):
     images = torch.randn(6, 3, 12, 12)
     kernel = NNGPKernel(architecture, memory=2 << 20)
     ready = kernel.prepare(images)
-    kept = sum(maps.numel() * 4 for maps in ready.side.maps) + images.numel() * 4
+    kept = sum(maps.numel() * 4 for maps in ready.maps) + images.numel() * 4
     assert peak_memory(lambda: kernel.prepare(images)) < kernel.memory + 2 * kept
     result = 8 * len(images) ** 2
     assert peak_memory(lambda: kernel.block(ready, None)) < kernel.memory + 3 * result

@@ -72,8 +72,8 @@ def test_parameters_by_hand(stripes):
 
 @pytest.mark.parametrize(("side", "stride"), [(8, 1), (16, 1), (28, 2), (32, 2), (64, 4)])
 def test_the_stride_bounds_the_number_of_patches(side, stride):
-    assert ConvolutionalGP()._stride_for(side, side) == stride
-    assert ConvolutionalGP(stride=3)._stride_for(side, side) == 3
+    assert ConvolutionalGP().stride_for(side, side) == stride
+    assert ConvolutionalGP(stride=3).stride_for(side, side) == 3
 
 
 def test_a_set_that_does_not_fit_is_foreseen(monkeypatch):

@@ -7,7 +7,6 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.baselines.gp import distinct_rows, principal_components
 from convdkm.lab.baselines.gp_layers import (
     ConvolutionalKernel,
     DeepConvolutionalGP,
@@ -16,8 +15,10 @@ from convdkm.lab.baselines.gp_layers import (
     Softmax,
     Top,
     bound,
+    distinct_rows,
     gpytorch,
     patches,
+    principal_components,
     scaled_rbf,
 )
 
@@ -242,19 +243,17 @@ def test_as_many_images_as_classes_are_not_turned_round():
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def hidden_layer(channels=2):
+def hidden_layer(channels=2, deviation=1.0):
     start = random(5, 8)
     mean, centre = random(channels, 8), random(8)
-    return Hidden(
-        scaled_rbf(start), Inducing(start, channels), mean, centre, size=2, stride=1
-    ).double()
+    inducing = Inducing(start, channels, deviation=deviation)
+    return Hidden(scaled_rbf(start), inducing, mean, centre, size=2, stride=1).double()
 
 
 def test_a_hidden_layer_is_the_process_at_every_patch():
-    layer, maps = hidden_layer(), random(3, *SHAPE)
+    layer, maps = hidden_layer(deviation=0.5), random(3, *SHAPE)
     with torch.no_grad():
         layer.inducing.blocks[0].variational_mean.normal_()
-        layer.inducing.spread(0.5)
     mean, variance = (value.detach() for value in layer.moments(maps))
     assert mean.shape == variance.shape == (3, 2, 3, 4)
     patch = maps[1, :, 2:4, 1:3].flatten()

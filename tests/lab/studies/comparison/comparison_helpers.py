@@ -1,21 +1,16 @@
-"""Comparisons whose figures are made up, and a launcher without processes."""
+"""Comparisons whose figures are made up."""
 
-from convdkm.lab.studies.comparison.folder import ComparisonFolder, Record, Scale, TrialResult
-from convdkm.lab.studies.comparison.planning import planned, product
-from convdkm.lab.studies.launchers.base import Launcher, execute
+from convdkm.lab.studies.comparison.folder import (
+    ComparisonFolder,
+    Record,
+    Scale,
+    TrialResult,
+    product,
+)
 
 CIFAR = Scale(dataset="cifar10", preset="quick", whitening="zca", test_size=100, minutes=10)
 DIGITS = Scale(dataset="digits", preset="quick", whitening="scale", minutes=10)
 ONE = {"processor": "one", "threads": 2, "packages": {"convdkm": "0.1.0"}, "git": None}
-
-
-class Here(Launcher):
-    """Does one task after another in this process, where no time is lost."""
-
-    at_once = 1
-
-    def run(self, tasks, stop=lambda: False):
-        yield from (execute(task) for task in tasks if not stop())
 
 
 def finished(accuracy, **more):
@@ -46,9 +41,8 @@ def made_up(path, methods, *, sizes=(500,), seeds=2, scale=CIFAR, results=None):
     Keys are methods, or methods with a seed; a value None leaves a trial out.
     """
     folder = ComparisonFolder(path)
-    plan = product(methods, sizes, seeds)
-    folder.add(Record(scale=scale, plan=plan))
-    for number, trial in enumerate(planned(plan)):
+    record = folder.add(Record(scale=scale, plan=product(methods, sizes, seeds)))
+    for number, trial in enumerate(record.planned()):
         given = results or {}
         usual = finished(0.5 + 0.01 * number + trial.size / 10_000)
         result = given.get((trial.method, trial.seed), given.get(trial.method, usual))

@@ -1,7 +1,7 @@
 """The program called on small data sets."""
 
 import pytest
-from comparison_helpers import Here
+from sweep_tasks import Here
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,7 @@ from comparison_helpers import DIGITS, made_up
 from convdkm.config import RunConfig
 from convdkm.lab.baselines import NNGPKernel, kernel_regression
 from convdkm.lab.baselines.methods import NAMES
-from convdkm.lab.studies.comparison.folder import ComparisonFolder
-from convdkm.lab.studies.comparison.planning import PlannedTrial
+from convdkm.lab.studies.comparison.folder import ComparisonFolder, PlannedTrial
 
 QUICK = ["--methods", "nngp-linear,myrtle5", "--seeds", 2]
 

@@ -11,8 +11,7 @@ import time
 import pytest
 
 from convdkm.lab.studies.comparison.comparison import launcher_for
-from convdkm.lab.studies.comparison.folder import ComparisonFolder
-from convdkm.lab.studies.comparison.planning import PlannedTrial
+from convdkm.lab.studies.comparison.folder import ComparisonFolder, PlannedTrial
 from convdkm.lab.studies.launchers.local import LocalLauncher
 
 LONG, SHORT = PlannedTrial("nngp-gap", 520, 0), PlannedTrial("ckn", 520, 0)

@@ -6,8 +6,13 @@ import pytest
 from comparison_helpers import CIFAR, DIGITS, finished, made_up
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.comparison.folder import ComparisonFolder, Record, TrialResult
-from convdkm.lab.studies.comparison.planning import PlannedTrial, merged, planned, product
+from convdkm.lab.studies.comparison.folder import (
+    ComparisonFolder,
+    PlannedTrial,
+    Record,
+    TrialResult,
+    product,
+)
 
 
 def refused(action, *arguments):
@@ -17,8 +22,8 @@ def refused(action, *arguments):
 
 
 def test_trials_are_made_by_size_then_seed():
-    plan = product(("dkm", "cnn"), (100, 50), 2)
-    assert [(each.size, each.seed, each.method) for each in planned(plan)] == [
+    record = Record(scale=CIFAR, plan=product(("dkm", "cnn"), (100, 50), 2))
+    assert [(each.size, each.seed, each.method) for each in record.planned()] == [
         (size, seed, name) for size in (50, 100) for seed in (0, 1) for name in ("dkm", "cnn")
     ]
 
@@ -29,7 +34,7 @@ def test_methods_sizes_and_seeds_are_added(tmp_path):
     assert record.plan == {"dkm": {1000: 3, 2000: 3}, "cnn": {500: 2, 1000: 3, 2000: 3}}
     assert list(record.plan) == ["dkm", "cnn"]
     assert folder.read() == record
-    assert merged(record.plan, {}) == record.plan
+    assert record.merged(Record(scale=CIFAR, plan={})) == record
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ def test_figures_are_drawn_of_what_is_finished(tmp_path):
     comparison = Results(folder.path)
     shown = curves(comparison.tables())
     assert [curve.row.method.name for curve in shown] == [n for n in NAMES if n != "myrtle5"]
-    assert shown[0].sizes == (500, 1000)
+    assert shown[0].sizes == [500, 1000]
     written = draw(comparison, tmp_path / "figures")
     assert [path.name for path in written] == ["accuracy-by-size.png", "accuracy-by-seconds.png"]
     for path in written:

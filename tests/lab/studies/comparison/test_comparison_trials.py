@@ -15,7 +15,7 @@ from convdkm.lab.baselines import Baseline
 from convdkm.lab.baselines.setting import Setting
 from convdkm.lab.studies.comparison.folder import TrialResult
 from convdkm.lab.studies.comparison.images import Split, check_sizes, drawn, load_images, whitened
-from convdkm.lab.studies.comparison.trial import TrialTask, _Notes, check_time, figures
+from convdkm.lab.studies.comparison.trial import Notes, TrialTask, check_time, figures
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,7 @@ def test_the_peak_of_memory_is_that_of_the_time_between():
 
 
 def test_of_lines_that_differ_in_numbers_the_last_is_kept(capsys):
-    notes = _Notes()
+    notes = Notes()
     for text in ("epoch 1 of 9: loss 3.0", "ridge 0.1", "epoch 2 of 9: loss 2.0", "done: 5"):
         notes.add(text)
     assert notes.lines == ("ridge 0.1", "epoch 2 of 9: loss 2.0", "done: 5")

@@ -10,9 +10,13 @@ from comparison_helpers import finished, made_up
 from html_page import Page
 from PIL import Image
 
-from convdkm.lab.studies.comparison.folder import PACKED, ComparisonFolder, TrialResult
+from convdkm.lab.studies.comparison.folder import (
+    PACKED,
+    ComparisonFolder,
+    PlannedTrial,
+    TrialResult,
+)
 from convdkm.lab.studies.comparison.page import write_methods_page
-from convdkm.lab.studies.comparison.planning import PlannedTrial
 from convdkm.lab.studies.comparison.results import Results
 
 DOCS = Path(__file__).parents[4] / "docs" / "results"
@@ -39,9 +43,9 @@ def short(seconds):
 
 
 def metric_cell(row, metric):
-    value, digits = row.metrics[metric], DIGITS[metric]
-    text = f"{value.mean:.{digits}f} ± {value.error:.{digits}f}".replace("-", "−")
-    return f"**{text}**" if metric in row.bold else text
+    cell, digits = row.cells[metric], DIGITS[metric]
+    text = f"{cell.ours.mean:.{digits}f} ± {cell.ours.error:.{digits}f}".replace("-", "−")
+    return f"**{text}**" if cell.bold else text
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -94,7 +98,7 @@ def test_trials_are_put_into_one_file_and_new_ones_come_before_it(tmp_path):
     failure = TrialResult(state="failed", error="why\nnot")
     results = {("dkm", 0): failure, ("dkm", 1): None}
     folder = made_up(tmp_path, ("dkm", "cnn"), results=results)
-    trials = folder.read().trials()
+    trials = folder.read().planned()
     before = [folder.status(trial) for trial in trials]
     assert sorted({each.state for each in before}) == ["failed", "finished", "missing"]
     packed = folder.pack()
@@ -114,5 +118,5 @@ def test_damaged_lines_are_trials_that_are_missing(tmp_path):
     lines = folder.pack().read_text().splitlines()
     other = json.loads(lines[1]) | {"metrics": 3}
     (tmp_path / PACKED).write_text("\n".join([lines[0], json.dumps(other), "{", "[]", ""]))
-    first, second = (ComparisonFolder(tmp_path).status(each) for each in folder.read().trials())
+    first, second = (ComparisonFolder(tmp_path).status(each) for each in folder.read().planned())
     assert (first.state, second.state) == ("finished", "missing")

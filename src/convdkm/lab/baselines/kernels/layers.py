@@ -81,37 +81,61 @@ class Architecture:
                 f" {type(self.top).__name__}"
             )
 
+    @property
+    def first(self) -> Convolution | None:
+        """The convolution of the pixels; None where another layer is the first."""
+        first = self.layers[0] if self.layers else None
+        return first if isinstance(first, Convolution) else None
+
+    @property
+    def stages(self) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
+        """The layers above :attr:`first`, cut where different places stop to matter.
+
+        The first part works on covariances of all pairs of places, the second on those of a place
+        with itself: below :class:`convdkm.Flatten` nothing after the last pooling needs others.
+        """
+        layers = self.layers if self.first is None else self.layers[1:]
+        if not isinstance(self.top, Flatten):
+            return layers, ()
+        pools = [index for index, layer in enumerate(layers, 1) if isinstance(layer, AveragePool)]
+        cut = max(pools, default=0)
+        return layers[:cut], layers[cut:]
+
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether covariances of different places matter to any layer or to the top."""
+        return bool(self.stages[0]) or not isinstance(self.top, Flatten)
+
     def exact(self) -> ExactKernel:
         """The same kernel with whole covariances in memory, for few and small images."""
         return ExactKernel(*self.layers, self.top)
 
-    def space(self, height: int, width: int) -> tuple[int, int]:
-        """The grid of places below the top.
+    def spaces(self, height: int, width: int) -> list[tuple[int, int]]:
+        """The grid of places below every layer, and below the top.
 
         Raises:
             InvalidInputError: where a pooling does not divide the grid it is given.
         """
+        found = [(height, width)]
         for layer in self.layers:
-            if isinstance(layer, AveragePool):
-                side = side_of(layer)
-                if height % side or width % side:
-                    raise InvalidInputError(
-                        f"{self.name} pools {height}×{width} places in squares of"
-                        f" {side}×{side}, which does not come out even; give images"
-                        " of another size (32×32 suits every Myrtle network)"
-                    )
-                height, width = height // side, width // side
-        return height, width
+            side = side_of(layer) if isinstance(layer, AveragePool) else 1
+            if height % side or width % side:
+                raise InvalidInputError(
+                    f"{self.name} pools {height}×{width} places in squares of {side}×{side}, which"
+                    " does not come out even; give images of another size (32×32 suits every"
+                    " Myrtle network)"
+                )
+            height, width = height // side, width // side
+            found.append((height, width))
+        return found
 
     def describe(self) -> dict[str, Any]:
         """All of it but the name, for a file: two architectures are the same if these are."""
-        top: dict[str, Any] = {"kind": _KINDS.get(type(self.top), type(self.top).__name__)}
-        if isinstance(self.top, LocalAverage):
-            top["size"] = self.top.size
-        return {"layers": [describe(layer) for layer in self.layers], "top": top}
-
-
-_KINDS: dict[type, str] = {GlobalAveragePool: "GlobalAverage"}
+        kind = (
+            "GlobalAverage" if isinstance(self.top, GlobalAveragePool) else type(self.top).__name__
+        )
+        size = {"size": self.top.size} if isinstance(self.top, LocalAverage) else {}
+        return {"layers": list(map(describe, self.layers)), "top": {"kind": kind, **size}}
 
 
 def side_of(layer: Convolution | AveragePool) -> int:
@@ -139,8 +163,12 @@ def nonlinearities(layers: tuple[Layer, ...]) -> Iterator[Kernel]:
 def describe(layer: Layer) -> dict[str, Any]:
     """A layer as plain values."""
     if isinstance(layer, Convolution):
-        variances = {name: getattr(layer, name) for name in ("weight_variance", "bias_variance")}
-        return {"kind": "Conv", "size": side_of(layer), **variances}
+        return {
+            "kind": "Conv",
+            "size": side_of(layer),
+            "weight_variance": layer.weight_variance,
+            "bias_variance": layer.bias_variance,
+        }
     if isinstance(layer, AveragePool):
         return {"kind": "AveragePool", "size": side_of(layer)}
     if isinstance(layer, Skip):
@@ -153,10 +181,8 @@ def describe(layer: Layer) -> dict[str, Any]:
         }
     if type(layer) is ArcCosine and layer.order == 1 and layer.bias_variance is None:
         factor = layer.weight_variance
-        return {
-            "kind": "Relu",
-            "gain": 2.0 if factor is None else 2 * _rounded(factor.log_value.exp()),
-        }
+        gain = 2.0 if factor is None else 2 * _rounded(factor.log_value.exp())
+        return {"kind": "Relu", "gain": gain}
     if type(layer) is NormalisedGaussian:
         return {"kind": "Gaussian", "gamma": _rounded(layer.gamma.log_value.exp())}
     numbers = {name: tensor.tolist() for name, tensor in layer.state_dict().items()}
@@ -175,15 +201,15 @@ def _rounded(number: Tensor) -> float:
 
 def _check(layer: Any) -> None:
     if isinstance(layer, Convolution | AveragePool):
-        window, side = layer.window, layer.window.size[0]
-        step = 1 if isinstance(layer, Convolution) else side
-        if isinstance(layer, Convolution) and side % 2 == 0:
+        side = side_of(layer)
+        convolves = isinstance(layer, Convolution)
+        if convolves and side % 2 == 0:
             raise InvalidInputError(f"the size of a convolution is odd, got {side}")
-        padding = "same" if isinstance(layer, Convolution) else 0
-        if window != Window.of(side, step, padding, 1, 2):
+        if layer.window != (Window.of(side, 1, "same") if convolves else Window.of(side, side)):
             raise InvalidInputError(
                 "convolutions here are square, with stride 1 and padding 'same', and pooling is"
-                f" over squares that do not overlap, got {window}; use convdkm.exact.ExactKernel"
+                f" over squares that do not overlap, got {layer.window}; use"
+                " convdkm.exact.ExactKernel"
             )
     elif isinstance(layer, Skip):
         if layer.shortcut is not None or not 0 < float(layer.weight) < 1:

@@ -41,8 +41,8 @@ class LeaveOneOut:
 
     @property
     def best(self) -> int:
-        """The place of the ridge with the smallest error."""
-        return min(range(len(self.ridges)), key=self.errors.__getitem__)
+        """The index of the ridge with the smallest error."""
+        return self.errors.index(min(self.errors))
 
     @property
     def ridge(self) -> float:
@@ -72,17 +72,13 @@ def leave_one_out(kernel: Tensor, targets: Tensor, ridges: Sequence[float]) -> L
     # The kernel has no negative eigenvalues but for rounding.
     values = values.clamp(min=0)
     inside, squares = vectors.T @ targets, vectors.square()
-    errors: list[float] = []
-    accuracies: list[float] = []
-    best: Tensor | None = None
-    for ridge in ridges:
+
+    def missed(ridge: float) -> Tensor:
         shrunk = 1 / (values + ridge)
-        missed = (vectors @ (shrunk[:, None] * inside)) / (squares @ shrunk)[:, None]
-        error = float(missed.square().mean())
-        if best is None or error < min(errors):
-            best = missed
-        errors.append(error)
-        right = (targets - missed).argmax(1) == targets.argmax(1)
-        accuracies.append(float(right.to(torch.float64).mean()))
-    assert best is not None
-    return LeaveOneOut(tuple(ridges), tuple(errors), tuple(accuracies), best)
+        return (vectors @ (shrunk[:, None] * inside)) / (squares @ shrunk)[:, None]
+
+    found = [missed(ridge) for ridge in ridges]
+    errors = tuple(float(each.square().mean()) for each in found)
+    right = [(targets - each).argmax(1) == targets.argmax(1) for each in found]
+    accuracies = tuple(float(each.double().mean()) for each in right)
+    return LeaveOneOut(tuple(ridges), errors, accuracies, found[errors.index(min(errors))])

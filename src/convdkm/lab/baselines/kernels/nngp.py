@@ -3,23 +3,23 @@ r"""The kernel of an infinitely wide convolutional network between whole images.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from convdkm.errors import InvalidInputError
+from convdkm.lab.baselines.base import Tell
 from convdkm.lab.baselines.kernels.layers import Architecture
 from convdkm.lab.baselines.kernels.progress import Progress
-from convdkm.lab.baselines.kernels.source import Course
 from convdkm.lab.baselines.kernels.threads import in_threads
-from convdkm.lab.baselines.kernels.tiles import Pictures, Tiles
+from convdkm.lab.baselines.kernels.tiles import Prepared, Tiles, pairs_within, steps
 
 MEMORY = 1 << 28
 ROWS = 64
-"""Images of the left side that a thread works on before it looks up."""
-Tell = Callable[[str], None]
+"""Images of the left side that a thread works on at a time."""
 
 
 class NNGPKernel:
@@ -64,7 +64,7 @@ class NNGPKernel:
     @property
     def compiles(self) -> bool:
         """Whether :meth:`compile` changes anything: all pairs of places are needed."""
-        return Course.of(self.architecture).pairs
+        return self.architecture.needs_pairs
 
     def compile(self, *, enabled: bool = True) -> NNGPKernel:
         """Let ``torch.compile`` make nonlinearities and convolutions, or not; returns itself.
@@ -120,15 +120,13 @@ class NNGPKernel:
             )
         return tiles
 
+    @torch.no_grad()
     def prepare(self, images: Tensor) -> Prepared:
-        """Images with all that is worked out once for each of them."""
+        """Images with all that is computed once for each of them."""
         tiles = self.check(images)
-        with torch.no_grad():
-            images = images.detach().to("cpu", self.dtype)
-            if self.normalise_inputs:
-                images = _normalised(images)
-            side = tiles.side(images)
-            return Prepared(side, self._scale(tiles, side) if self.normalise else None, tiles)
+        images = images.detach().to("cpu", self.dtype)
+        ready = tiles.prepare(_normalised(images) if self.normalise_inputs else images)
+        return replace(ready, scale=self._scale(ready)) if self.normalise else ready
 
     def matrix(
         self, images: Tensor, others: Tensor | None = None, *, tell: Tell | None = None
@@ -156,8 +154,7 @@ class NNGPKernel:
         if self.normalise:
             self.check(images)
             return torch.ones(len(images), dtype=torch.float64)
-        ready = self.prepare(images)
-        return self._variance(ready.tiles, ready.side)
+        return self._variance(self.prepare(images))
 
     @torch.no_grad()
     def block(self, left: Prepared, right: Prepared | None, *, tell: Tell | None = None) -> Tensor:
@@ -166,20 +163,22 @@ class NNGPKernel:
         values = torch.empty((len(left), len(other)), dtype=torch.float64)
         pairs = len(left) * (len(left) + 1) // 2 if right is None else values.numel()
         progress = Progress(f"kernel {self.name}", pairs, "pairs", tell)
-        jobs = _jobs(len(left), len(other), left.tiles, symmetric=right is None)
+        tiles = left.tiles
 
-        def work(job: Job) -> Tensor:
-            return self._tile(left.part(job.rows), other.part(job.columns))
+        def jobs() -> Iterator[tuple[slice, slice]]:
+            """Parts of the matrix; of a symmetric one those on the diagonal and above it."""
+            for columns in steps(len(other), tiles.right):
+                for rows in steps(columns.stop if right is None else len(left), ROWS):
+                    yield rows, columns
 
-        for job, found in in_threads(work, jobs, left.tiles.threads):
-            values[job.rows, job.columns] = found
-            if right is None and job.rows == job.columns:
-                values[job.rows, job.columns] = found.triu() + found.triu(1).T
-                progress.add(len(found) * (len(found) + 1) // 2)
-            else:
-                if right is None:
-                    values[job.columns, job.rows] = found.T
-                progress.add(found.numel())
+        def work(job: tuple[slice, slice]) -> Tensor:
+            return self._tile(left.part(job[0]), other.part(job[1]))
+
+        for (rows, columns), found in in_threads(work, jobs(), tiles.threads):
+            values[rows, columns] = found
+            progress.add(found.numel() if right is not None else pairs_within(rows, columns))
+        for index in range(len(values) if right is None else 0):
+            values[index + 1 :, index] = values[index, index + 1 :]
         return values
 
     def seconds_per_pair(self, images: Tensor) -> float:
@@ -195,19 +194,21 @@ class NNGPKernel:
         return min(times) / (len(rows) * len(ready))
 
     def _tile(self, left: Prepared, right: Prepared) -> Tensor:
-        values = left.tiles.tile(left.side, right.side)
+        values = left.tiles.tile(left, right)
         if self.flips:
-            values.add_(left.tiles.tile(left.side, right.side.flipped())).mul_(0.5)
+            values.add_(left.tiles.tile(left, right.flipped())).mul_(0.5)
         if left.scale is not None and right.scale is not None:
             values = values * left.scale[:, None] * right.scale
         return values
 
-    def _variance(self, tiles: Tiles, side: Pictures) -> Tensor:
-        own = tiles.matched(side, side)
-        return 0.5 * (own + tiles.matched(side, side.flipped())) if self.flips else own
+    def _variance(self, images: Prepared) -> Tensor:
+        variance = images.tiles.matched(images, images)
+        if self.flips:
+            variance = 0.5 * (variance + images.tiles.matched(images, images.flipped()))
+        return variance
 
-    def _scale(self, tiles: Tiles, side: Pictures) -> Tensor:
-        variance = self._variance(tiles, side)
+    def _scale(self, images: Prepared) -> Tensor:
+        variance = self._variance(images)
         empty = int((variance <= 0).sum())
         if empty:
             raise InvalidInputError(
@@ -215,27 +216,6 @@ class NNGPKernel:
                 " they all black? Leave them out, or do not normalise"
             )
         return variance.rsqrt()
-
-
-class Prepared:
-    """Images with their variances in every layer.
-
-    Attributes:
-        side: the images and the variances of their places.
-        scale: what their kernels are multiplied by, ``(N,)``; None for 1.
-        tiles: how they are worked on.
-    """
-
-    def __init__(self, side: Pictures, scale: Tensor | None, tiles: Tiles) -> None:
-        self.side, self.scale, self.tiles = side, scale, tiles
-
-    def __len__(self) -> int:
-        return len(self.side)
-
-    def part(self, which: slice) -> Prepared:
-        """Some of the images."""
-        scale = None if self.scale is None else self.scale[which]
-        return Prepared(self.side.part(which), scale, self.tiles)
 
 
 def _normalised(images: Tensor) -> Tensor:
@@ -248,23 +228,3 @@ def _normalised(images: Tensor) -> Tensor:
             " normalise the inputs"
         )
     return centred * size.rsqrt()
-
-
-class Job(NamedTuple):
-    """A part of a matrix that one thread works on."""
-
-    rows: slice
-    columns: slice
-
-
-def _jobs(rows: int, columns: int, tiles: Tiles, *, symmetric: bool) -> Iterator[Job]:
-    """The parts of a matrix; of a symmetric one those on the diagonal and above it."""
-    height = tiles.right if symmetric else max(tiles.left, ROWS)
-    for across in _steps(columns, tiles.right):
-        for down in _steps(across.stop if symmetric else rows, height):
-            yield Job(down, across)
-
-
-def _steps(count: int, size: int) -> Iterator[slice]:
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))

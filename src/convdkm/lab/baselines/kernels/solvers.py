@@ -2,17 +2,30 @@ r"""Solving (K + λI) A = Y: by factorising, or by conjugate gradients where K d
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from convdkm.errors import InvalidInputError, NumericalError
-from convdkm.lab.baselines.kernels.matrices import SymmetricMatrix
-from convdkm.numerics import cholesky
+from convdkm.lab.baselines.base import Tell
+from convdkm.numerics import cholesky, safe_divide
 
-Tell = Callable[[str], None]
+
+class SymmetricMatrix(Protocol):
+    """What conjugate gradients need of a kernel matrix of N points, all in float64.
+
+    A tensor is one, and so is a :class:`~convdkm.lab.baselines.kernels.store.KernelStore`.
+    """
+
+    def __len__(self) -> int: ...
+
+    def __matmul__(self, vectors: Tensor) -> Tensor: ...
+
+    def __getitem__(self, row: int) -> Tensor: ...
+
+    def diagonal(self) -> Tensor: ...
 
 
 def solve_directly(kernel: Tensor, targets: Tensor, ridge: float) -> Tensor:
@@ -23,48 +36,41 @@ def solve_directly(kernel: Tensor, targets: Tensor, ridge: float) -> Tensor:
     return torch.cholesky_solve(targets.to(torch.float64), factor)
 
 
-@dataclass(frozen=True)
 class PivotedCholesky:
     r"""A preconditioner: :math:`(L L^T + \lambda I)^{-1}` with L of few columns.
 
     By Woodbury's identity it is
     :math:`\tfrac1\lambda (I - L (\lambda I + L^T L)^{-1} L^T)`.
 
+    L is made of rows of K, at each step that of the point with the largest variance left.
+
+    Args:
+        kernel: K.
+        rank: columns of L, at most.
+        ridge: λ.
+
     Attributes:
         columns: L, ``(N, rank)``.
-        ridge: λ.
-        factor: the Cholesky factor of :math:`\lambda I + L^T L`.
     """
 
-    columns: Tensor
-    ridge: float
-    factor: Tensor
-
-    @classmethod
-    def of(cls, kernel: SymmetricMatrix, rank: int, ridge: float) -> PivotedCholesky:
-        """From rows of K, at each step that of the point with the largest variance left."""
+    def __init__(self, kernel: SymmetricMatrix, rank: int, ridge: float) -> None:
         left = kernel.diagonal().clone()
         smallest = 1e-12 * float(left.max())
-        columns = torch.zeros((len(kernel), min(rank, len(kernel))), dtype=torch.float64)
-        used = 0
-        for step in range(columns.shape[1]):
+        columns = torch.zeros((len(kernel), 0), dtype=torch.float64)
+        while columns.shape[1] < min(rank, len(kernel)) and float(left.max()) > smallest:
             pivot = int(left.argmax())
-            if float(left[pivot]) <= smallest:
-                break
-            known = columns[:, :step]
-            column = (kernel.row(pivot) - known @ known[pivot]) / left[pivot].sqrt()
-            columns[:, step] = column
+            column = (kernel[pivot] - columns @ columns[pivot]) / left[pivot].sqrt()
+            columns = torch.cat([columns, column[:, None]], 1)
             left.sub_(column.square()).clamp_(min=0)
             left[pivot] = 0
-            used = step + 1
-        columns = columns[:, :used].contiguous()
+        self.columns, self.ridge = columns, ridge
         inner = columns.T @ columns
         inner.diagonal().add_(ridge)
-        return cls(columns, ridge, cholesky(inner, "the preconditioner"))
+        self._factor = cholesky(inner, "the preconditioner")
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """Applied to ``(N, outputs)``."""
-        inside = torch.cholesky_solve(self.columns.T @ vectors, self.factor)
+        inside = torch.cholesky_solve(self.columns.T @ vectors, self._factor)
         return (vectors - self.columns @ inside) / self.ridge
 
 
@@ -110,26 +116,24 @@ def conjugate_gradients(
     if not ridge > 0:
         raise InvalidInputError(f"conjugate gradients need a positive ridge, got {ridge}")
     targets = targets.to(torch.float64)
-    precondition = PivotedCholesky.of(kernel, rank, ridge) if rank > 0 else None
+    precondition = PivotedCholesky(kernel, rank, ridge) if rank > 0 else torch.clone
     solution, residual = torch.zeros_like(targets), targets.clone()
-    # An output whose targets are all zero has the solution zero.
-    size = targets.norm(dim=0)
-    scale = torch.where(size > 0, size, 1.0)
+    scale = targets.norm(dim=0)
     direction = torch.zeros_like(targets)
-    before = torch.ones_like(scale)
-    error = float((residual.norm(dim=0) / scale).max())
+    before = torch.zeros_like(scale)
+    # An output whose targets are all zero has the solution zero, and nothing to divide by.
+    error = float(safe_divide(residual.norm(dim=0), scale).max())
     done = 0
     while error > tolerance and done < iterations:
-        conditioned = residual if precondition is None else precondition(residual)
+        conditioned = precondition(residual)
         now = (residual * conditioned).sum(0)
-        direction = conditioned + direction * (now / before if done else torch.zeros_like(now))
-        along = kernel.product(direction) + ridge * direction
-        step = _ratio(now, (direction * along).sum(0))
+        direction = conditioned + direction * safe_divide(now, before)
+        along = kernel @ direction + ridge * direction
+        step = safe_divide(now, (direction * along).sum(0))
         solution += step * direction
         residual -= step * along
-        # Zero only where a solution is exact, and then nothing is left to divide.
-        before = torch.where(now > 0, now, 1.0)
-        error = float((residual.norm(dim=0) / scale).max())
+        before = now
+        error = float(safe_divide(residual.norm(dim=0), scale).max())
         done += 1
         if tell is not None and done % 10 == 0:
             tell(f"conjugate gradients: {done} steps, residual {error:.1e} (to {tolerance:.0e})")
@@ -140,7 +144,3 @@ def conjugate_gradients(
             f" rank ({rank})"
         )
     return Solved(solution, done, error)
-
-
-def _ratio(above: Tensor, below: Tensor) -> Tensor:
-    return torch.where(below > 0, above / torch.where(below > 0, below, 1.0), 0.0)

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.baselines.kernels.nngp import NNGPKernel, Prepared, Tell
+from convdkm.lab.baselines.base import Tell
+from convdkm.lab.baselines.kernels.nngp import NNGPKernel
 from convdkm.lab.baselines.kernels.progress import Progress
+from convdkm.lab.baselines.kernels.tiles import Prepared, pairs_within, steps
 from convdkm.storage import digests
-from convdkm.storage.files import read_json, write_json
+from convdkm.storage.files import read_mapping, write_json
 from convdkm.storage.finding import Finding, checked_file, reason_of, values_of
 from convdkm.storage.text import shortened
 
@@ -58,6 +60,7 @@ class KernelStore:
         self.dtype = np.dtype(str(dtype or kernel.dtype).removeprefix("torch."))
         if self.dtype.name not in ("float32", "float64"):
             raise InvalidInputError(f"blocks are float32 or float64, got {self.dtype.name}")
+        self._blocks = _blocks(len(images), block)
         self._checked: set[Path] = set()
         self._claim()
 
@@ -76,26 +79,20 @@ class KernelStore:
 
     @staticmethod
     def bytes_needed(count: int, block: int, itemsize: int) -> int:
-        """On disk, for a set of ``count`` images."""
-        blocks = -(-count // block)
-        rest = count - (blocks - 1) * block
-        sizes = [block] * (blocks - 1) + [rest]
-        total, below = 0, 0
-        for size in sizes:
-            below += size
-            total += below * size
-        files = len(sizes) * (len(sizes) + 1) // 2
-        return total * itemsize + files * (_HEADER + len(digests.LINE))
+        """The bytes on disk of the kernel of ``count`` images."""
+        shapes = map(_shape, _blocks(count, block).values())
+        overhead = _HEADER + len(digests.LINE)
+        return sum(rows * columns * itemsize + overhead for rows, columns in shapes)
 
     # -- computing -----------------------------------------------------------------------------
 
     def missing(self) -> list[tuple[int, int]]:
-        """Blocks that are not there yet."""
-        return [place for place in self._places() if not self._path(*place).exists()]
+        """Blocks that are not there yet, by row and column."""
+        return [place for place in self._blocks if not self._path(*place).exists()]
 
     def missing_pairs(self) -> int:
         """How many pairs of images these have together."""
-        return sum(self._pairs(*place) for place in self.missing())
+        return sum(pairs_within(*self._blocks[place]) for place in self.missing())
 
     def compute(self, *, tell: Tell | None = None, ready: Prepared | None = None) -> KernelStore:
         """Work out what is missing; returns itself.
@@ -108,63 +105,61 @@ class KernelStore:
         if not missing:
             return self
         ready = self.kernel.prepare(self.images) if ready is None else ready
-        if tell is not None and len(missing) < len(list(self._places())):
+        if tell is not None and len(missing) < len(self._blocks):
             tell(f"resuming {self.folder}: {len(missing)} blocks are missing")
         progress = Progress(f"kernel {self.kernel.name}", self.missing_pairs(), "pairs", tell)
-        for row, column in missing:
-            left = ready.part(self._range(row))
-            right = None if row == column else ready.part(self._range(column))
-            self._write(row, column, self.kernel.block(left, right))
-            progress.add(self._pairs(row, column))
+        for place in missing:
+            rows, columns = self._blocks[place]
+            right = None if rows == columns else ready.part(columns)
+            self._write(self._path(*place), self.kernel.block(ready.part(rows), right))
+            progress.add(pairs_within(rows, columns))
         return self
 
-    def _write(self, row: int, column: int, values: Tensor) -> None:
-        path = self._path(row, column)
+    def _write(self, path: Path, values: Tensor) -> None:
         with digests.sealing(path) as temporary, temporary.open("wb") as file:
             np.save(file, values.numpy().astype(self.dtype))
             file.write(digests.LINE)
 
     # -- reading -------------------------------------------------------------------------------
 
-    def product(self, vectors: Tensor) -> Tensor:
+    def __matmul__(self, vectors: Tensor) -> Tensor:
         """K V in float64: every block is read once, and serves its mirror image too."""
         result = torch.zeros((len(self), vectors.shape[1]), dtype=torch.float64)
-        for row, column in self._places():
-            values = torch.from_numpy(self._read(row, column).astype(np.float64))
-            here, there = self._range(row), self._range(column)
-            result[here] += values @ vectors[there]
-            if row != column:
-                result[there] += values.T @ vectors[here]
+        for rows, columns, values in self._all():
+            result[rows] += values @ vectors[columns]
+            if rows != columns:
+                result[columns] += values.T @ vectors[rows]
         return result
 
-    def row(self, index: int) -> Tensor:
+    def __getitem__(self, index: int) -> Tensor:
         """One row, ``(N,)`` in float64."""
         block, inside = divmod(index, self.block)
-        parts = []
-        for other in range(self._count()):
-            if other < block:
-                parts.append(self._read(other, block, mapped=True)[:, inside])
-            else:
-                parts.append(self._read(block, other, mapped=True)[inside])
+        count = -(-len(self) // self.block)
+        parts = [self._read(row, block, mapped=True)[:, inside] for row in range(block)]
+        parts += [self._read(block, column, mapped=True)[inside] for column in range(block, count)]
         return torch.from_numpy(np.concatenate(parts).astype(np.float64))
 
     def diagonal(self) -> Tensor:
         """``(N,)`` in float64."""
-        parts = [self._read(i, i, mapped=True).diagonal() for i in range(self._count())]
+        squares = [place for place in self._blocks if place[0] == place[1]]
+        parts = [self._read(*place, mapped=True).diagonal() for place in squares]
         return torch.from_numpy(np.concatenate(parts).astype(np.float64))
 
     def matrix(self) -> Tensor:
         """The whole matrix, ``(N, N)`` in float64."""
         result = torch.empty((len(self), len(self)), dtype=torch.float64)
-        for row, column in self._places():
-            values = torch.from_numpy(self._read(row, column).astype(np.float64))
-            here, there = self._range(row), self._range(column)
-            result[here, there] = values
-            result[there, here] = values.T
+        for rows, columns, values in self._all():
+            result[rows, columns] = values
+            result[columns, rows] = values.T
         return result
 
+    def _all(self) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Every block in float64, with its rows and columns of the matrix."""
+        for place, (rows, columns) in self._blocks.items():
+            yield rows, columns, torch.from_numpy(self._read(*place).astype(np.float64))
+
     def _read(self, row: int, column: int, *, mapped: bool = False) -> np.ndarray:
-        path, shape = self._path(row, column), (self._length(row), self._length(column))
+        path, shape = self._path(row, column), _shape(self._blocks[row, column])
         if not path.exists():
             raise InvalidInputError(
                 f"the kernel in {self.folder} is not finished: {path.name} is missing; call"
@@ -179,57 +174,49 @@ class KernelStore:
 
     def _claim(self) -> None:
         """Take an empty folder, or one with the same manifest."""
-        path, own = self.folder / MANIFEST, self.describe()
+        path, expected = self.folder / MANIFEST, self.describe()
         if not path.exists():
             if self.folder.exists() and any(self.folder.iterdir()):
                 raise InvalidInputError(
                     f"{self.folder} holds files but no {MANIFEST}, so that blocks in it may belong"
                     " to another kernel; name an empty or a new folder"
                 )
-            write_json(path, own)
+            write_json(path, expected)
             return
-        try:
-            found = read_json(path)
-        except (OSError, ValueError) as error:
+        found = read_mapping(path)
+        if found is None:
             raise InvalidInputError(
-                f"{path} is damaged ({error}); delete the folder to compute its kernel again"
-            ) from None
-        if not isinstance(found, dict):
-            raise InvalidInputError(
-                f"{path} is damaged (it is no JSON object); delete the folder to compute its kernel"
-                " again"
+                f"{path} is damaged (it holds no JSON object); delete the folder to compute its"
+                " kernel again"
             )
-        different = [key for key in own if found.get(key) != own[key]]
+        different = [key for key in expected if found.get(key) != expected[key]]
         if different:
             key = different[0]
             raise InvalidInputError(
                 f"{self.folder} belongs to another kernel: {key} is {_brief(found.get(key))} there"
-                f" and {_brief(own[key])} here; name another folder"
+                f" and {_brief(expected[key])} here; name another folder"
             )
 
     def _path(self, row: int, column: int) -> Path:
-        return self.folder / block_name(row, column)
-
-    def _count(self) -> int:
-        return -(-len(self) // self.block)
-
-    def _places(self) -> Iterator[tuple[int, int]]:
-        return ((row, column) for column in range(self._count()) for row in range(column + 1))
-
-    def _range(self, index: int) -> slice:
-        return slice(index * self.block, min((index + 1) * self.block, len(self)))
-
-    def _length(self, index: int) -> int:
-        part = self._range(index)
-        return part.stop - part.start
-
-    def _pairs(self, row: int, column: int) -> int:
-        count = self._length(row)
-        return count * (count + 1) // 2 if row == column else count * self._length(column)
+        return self.folder / _file_name(row, column)
 
 
-def block_name(row: int, column: int) -> str:
-    """Of the file of a block."""
+def _blocks(count: int, block: int) -> dict[tuple[int, int], tuple[slice, slice]]:
+    """The rows and columns of the matrix that each block holds, by its own row and column."""
+    parts = list(steps(count, block))
+    return {
+        (row, column): (parts[row], parts[column])
+        for column in range(len(parts))
+        for row in range(column + 1)
+    }
+
+
+def _shape(part: tuple[slice, slice]) -> tuple[int, int]:
+    rows, columns = part
+    return rows.stop - rows.start, columns.stop - columns.start
+
+
+def _file_name(row: int, column: int) -> str:
     return f"block-{row:05d}-{column:05d}.npy"
 
 
@@ -277,17 +264,12 @@ def verify_kernel(folder: Path) -> Iterator[Finding]:
     path = folder / MANIFEST
     try:
         manifest = values_of(path)
-        count, block = int(manifest["images"]["shape"][0]), int(manifest["block"])
-        sizes = [min(block, count - start) for start in range(0, count, block)]
+        blocks = _blocks(int(manifest["images"]["shape"][0]), int(manifest["block"]))
         dtype = np.dtype(manifest["dtype"])
     except Exception as error:
         yield Finding(path, "damaged", reason_of(error, path))
         return
-    shapes = {
-        folder / block_name(row, column): (sizes[row], sizes[column])
-        for column in range(len(sizes))
-        for row in range(column + 1)
-    }
+    shapes = {folder / _file_name(*place): _shape(part) for place, part in blocks.items()}
     there = [each for each in shapes if each.exists()]
     yield Finding(path, "readable", f"{len(there)} of {len(shapes)} blocks are computed")
     for each in there:

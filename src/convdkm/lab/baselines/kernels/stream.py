@@ -1,45 +1,50 @@
-r"""Layers as streams of slabs: each takes the rows of a covariance one by one and gives its own.
+r"""Covariances of all pairs of places, a row of the left image at a time.
 
-A convolution holds on to 2r + 1 rows, a pooling to one, a residual sum to those its body is behind
-by; nothing holds a whole covariance. Slabs are overwritten by the stage that receives them.
+A covariance :math:`\Sigma(s, s')` of every place of one image with every place of B others is too
+large to keep: on 32×32 places it is a million numbers for each pair. It is made and used up in
+*slabs* ``(W, H', W', B)``, one for each row h of the left image, so that all the work is on a few
+slabs that stay in the processor's cache. The images of the right side are innermost: shifts move
+whole runs of memory.
+
+Layers are streams of slabs: each takes them one by one and gives its own. A convolution holds on to
+2r + 1 of them, a pooling to one, a residual sum to those its body is behind by; nothing holds a
+whole covariance. Slabs are overwritten by the stage that receives them.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from convdkm.exact import Convolution
 from convdkm.kernels import Kernel
-from convdkm.kernels.blocks import Scratch
+from convdkm.kernels.blocks import Scratch, Side
 from convdkm.lab.baselines.kernels.compiled import OfRows, compiled
-from convdkm.lab.baselines.kernels.geometry import Geometry, Roots
-from convdkm.lab.baselines.kernels.layers import Layer, LocalAverage, Top, body_of, side_of
-from convdkm.layers import AveragePool, Flatten, GlobalAveragePool, Skip
+from convdkm.lab.baselines.kernels.diagonal import overlap, window_sum
+from convdkm.lab.baselines.kernels.layers import Layer, LocalAverage, body_of, side_of
+from convdkm.layers import AveragePool, GlobalAveragePool, Skip
 
 Slabs = Iterator[Tensor]
+Sides = tuple[Side, Side]
+"""The variances before a kernel of the left places, ``(H, W, 1, 1, 1)`` or ``(H, W, 1, 1, B)``, and
+of the right ones, ``(H', W', B)``."""
 
 
 def run(
-    layers: Sequence[Layer],
-    slabs: Slabs,
-    roots: Iterator[Roots],
-    geometry: Geometry,
-    *,
-    joined: bool = False,
+    layers: Sequence[Layer], slabs: Slabs, sides: Iterator[Sides], *, joined: bool = False
 ) -> Slabs:
-    """Through all layers.
+    """Slabs after layers.
 
     Args:
         layers: from the bottom up.
         slabs: of what is below them.
-        roots: those of each nonlinearity, in order.
-        geometry: of the slabs.
-        joined: compile each nonlinearity, with the convolution below it, into one pass; for slabs
-            of all pairs of places with a single left image.
+        sides: the variances before each kernel, in order.
+        joined: compile each kernel, with the convolution below it, into one pass; for slabs with a
+            single left image.
     """
     below: Convolution | None = None
     for layer, above in zip(layers, (*layers[1:], None), strict=False):
@@ -47,90 +52,87 @@ def run(
             if joined and isinstance(above, Kernel):
                 below = layer
             else:
-                slabs = _convolved(slabs, layer, geometry)
+                slabs = _convolved(slabs, layer)
         elif isinstance(layer, AveragePool):
             slabs = _pooled(slabs, side_of(layer))
         elif isinstance(layer, Skip):
-            slabs = _summed(slabs, layer, roots, geometry, joined=joined)
+            slabs = _summed(slabs, layer, sides, joined=joined)
         else:
-            own = next(roots)
-            made = compiled(below, layer, own.left.root.dtype) if joined else None
+            left, right = next(sides)
+            made = compiled(below, layer, left.root.dtype) if joined else None
             if made is not None:
-                slabs = _in_one_pass(slabs, below, own, made)
+                slabs = _in_one_pass(slabs, below, left, right, made)
             else:
                 if below is not None:
-                    slabs = _convolved(slabs, below, geometry)
-                slabs = _activated(slabs, layer, own)
+                    slabs = _convolved(slabs, below)
+                slabs = _activated(slabs, layer, left, right)
             below = None
     return slabs
 
 
-def drawn_together(slabs: Slabs) -> Slabs:
-    """From slabs ``(W, H', W', B)`` of all pairs of places those with s' = s, ``(W, 1, B)``."""
-    for row, slab in enumerate(slabs):
-        yield slab[:, row].diagonal(dim1=0, dim2=1).T[:, None, :].contiguous()
+def diagonal_of(slabs: Iterable[Tensor]) -> Tensor:
+    """The covariances with s' = s, ``(H, W, B)``."""
+    rows = [slab[:, row].diagonal(dim1=0, dim2=1).T for row, slab in enumerate(slabs)]
+    return torch.stack(rows)
 
 
-def read_out(slabs: Slabs, top: Top, space: tuple[int, int]) -> Tensor:
-    """What the top leaves of each pair, added up in float64: ``(B,)``, or ``(L, B)`` of Together.
+def read_out(slabs: Slabs, top: GlobalAveragePool | LocalAverage, space: tuple[int, int]) -> Tensor:
+    """What the top leaves of each pair of images, ``(B,)``, added up in float64.
 
     Some S² numbers of like size are summed; in float32 that would cost several digits.
     """
-    height, width = space
-    places = height * width
-    if isinstance(top, Flatten):
-        return _total(slab.sum(0, dtype=torch.float64) for slab in slabs) / places
-    if isinstance(top, GlobalAveragePool):
-        sums = (slab.flatten(0, 2).sum(0, dtype=torch.float64) for slab in slabs)
-        return _total(sums) / places**2
-    rows, columns = _blur_weights(height, top), _blur_weights(width, top)[:, None, :, None]
-    parts = []
+    places = space[0] * space[1]
+    divisor = places**2
+    if isinstance(top, LocalAverage):
+        slabs, divisor = _weighted(slabs, top, space), places * top.size**4
+    total = torch.zeros((), dtype=torch.float64)
+    for slab in slabs:
+        total = total + slab.flatten(0, 2).sum(0, dtype=torch.float64)
+    return total / divisor
+
+
+def _weighted(slabs: Slabs, top: LocalAverage, space: tuple[int, int]) -> Slabs:
+    """Every covariance times the number of windows in which both its places lie."""
+
+    def shared(count: int) -> Tensor:
+        """The same along one axis, ``(count, count)``."""
+        places = torch.arange(count)
+        window = ((places[:, None] - places).abs() <= top.size // 2).to(torch.float64)
+        return window @ window.T
+
+    rows, columns = shared(space[0]), shared(space[1])[:, None, :, None]
     for row, slab in enumerate(slabs):
-        weights = rows[row][None, :, None, None] * columns
-        parts.append((slab * weights.to(slab)).flatten(0, 2).sum(0, dtype=torch.float64))
-    return _total(parts) / (places * top.size**4)
+        yield slab * (rows[row][None, :, None, None] * columns).to(slab)
 
 
-def _total(parts: Iterator[Tensor] | Sequence[Tensor]) -> Tensor:
-    total: Tensor | None = None
-    for part in parts:
-        total = part if total is None else total.add_(part)
-    assert total is not None, "an image has at least one row"
-    return total
-
-
-def _blur_weights(count: int, top: LocalAverage) -> Tensor:
-    """In how many windows along one axis two places lie both, ``(count, count)``."""
-    places = torch.arange(count)
-    window = ((places[:, None] - places).abs() <= top.size // 2).to(torch.float64)
-    return window @ window.T
-
-
-def _activated(slabs: Slabs, kernel: Kernel, roots: Roots) -> Slabs:
+def _activated(slabs: Slabs, kernel: Kernel, left: Side, right: Side) -> Slabs:
     scratch = Scratch()
     for row, slab in enumerate(slabs):
-        yield kernel.scaled(kernel.core_(slab, *roots.at(row), scratch))
+        yield kernel.scaled(kernel.core_(slab, left.part(row), right, scratch))
 
 
-def _in_one_pass(slabs: Slabs, conv: Convolution | None, roots: Roots, made: OfRows) -> Slabs:
+def _in_one_pass(
+    slabs: Slabs, conv: Convolution | None, left: Side, right: Side, made: OfRows
+) -> Slabs:
     radius = 0 if conv is None else side_of(conv) // 2
     outside: Tensor | None = None
     for row, held in _windows(slabs, radius):
         if outside is None:
             outside = torch.zeros_like(held[row])
         rows = [held.get(row + shift, outside) for shift in range(-radius, radius + 1)]
-        yield made(rows, *roots.at(row))
+        yield made(rows, left.part(row), right)
 
 
-def _convolved(slabs: Slabs, layer: Convolution, geometry: Geometry) -> Slabs:
+def _convolved(slabs: Slabs, layer: Convolution) -> Slabs:
     radius = side_of(layer) // 2
     weight = layer.weight_variance / layer.window.count
-    along = (geometry.along_width(slab, radius) for slab in slabs)
+    along = (window_sum(slab, radius, 0, 2) for slab in slabs)
     for row, held in _windows(along, radius):
         result = held[row] * weight
         for place, slab in held.items():
-            if place != row:
-                geometry.add_row(result, slab, place - row, weight)
+            shift = place - row
+            if shift:
+                overlap(result, shift, 1).add_(overlap(slab, -shift, 1), alpha=weight)
         yield result.add_(layer.bias_variance) if layer.bias_variance else result
 
 
@@ -161,18 +163,12 @@ def _pooled(slabs: Slabs, size: int) -> Slabs:
             waiting = None
 
 
-def _folded(slab: Tensor, dim: int, size: int) -> Tensor:
+def _folded(slab: Tensor, axis: int, size: int) -> Tensor:
     """The sum of each ``size`` neighbours along an axis."""
-    parts = slab.unflatten(dim, (-1, size)).unbind(dim + 1)
-    total = parts[0].contiguous() if size == 1 else parts[0] + parts[1]
-    for part in parts[2:]:
-        total += part
-    return total
+    return functools.reduce(torch.add, slab.unflatten(axis, (-1, size)).unbind(axis + 1))
 
 
-def _summed(
-    slabs: Slabs, layer: Skip, roots: Iterator[Roots], geometry: Geometry, *, joined: bool
-) -> Slabs:
+def _summed(slabs: Slabs, layer: Skip, sides: Iterator[Sides], *, joined: bool) -> Slabs:
     kept: deque[Tensor] = deque()
 
     def branch() -> Slabs:
@@ -181,39 +177,25 @@ def _summed(
             yield slab.clone()
 
     weight = float(layer.weight)
-    body = run(body_of(layer), branch(), roots, geometry, joined=joined)
-
-    def merged() -> Slabs:
-        for slab in body:
-            yield slab.mul_(weight).add_(kept.popleft(), alpha=1 - weight)
-
-    return merged()
+    body = run(body_of(layer), branch(), sides, joined=joined)
+    return (slab.mul_(weight).add_(kept.popleft(), alpha=1 - weight) for slab in body)
 
 
-def slab_bytes(
-    layers: Sequence[Layer], space: tuple[int, int], itemsize: int, *, apart: bool
-) -> int:
+def bytes_per_pair(layers: Sequence[Layer], space: tuple[int, int], itemsize: int) -> int:
     """Bytes that a stream holds at most for each pair of images, generously."""
     height, width = space
     total = 0
-    rows = 0
     for layer in layers:
-        slab = width * (height * width if apart else 1) * itemsize
+        slab = width * height * width * itemsize
+        rows = 3
         if isinstance(layer, Convolution):
             rows = side_of(layer) + 2
         elif isinstance(layer, Skip):
-            inner = slab_bytes(body_of(layer), (height, width), itemsize, apart=apart)
-            reaches = (
-                side_of(part) // 2 for part in body_of(layer) if isinstance(part, Convolution)
-            )
-            behind = sum(reaches)
-            total += inner
-            rows = behind + 2
+            body = body_of(layer)
+            total += bytes_per_pair(body, (height, width), itemsize)
+            rows = 2 + sum(side_of(part) // 2 for part in body if isinstance(part, Convolution))
         elif isinstance(layer, AveragePool):
             rows = 2
             height, width = height // side_of(layer), width // side_of(layer)
-        else:
-            rows = 3
         total += rows * slab
-    last = width * (height * width if apart else 1)
-    return total + last * (itemsize + 2 * 8)
+    return total + width * height * width * (itemsize + 2 * 8)

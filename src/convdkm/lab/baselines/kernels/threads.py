@@ -30,12 +30,13 @@ def in_threads(
         for job in jobs:
             yield job, work(job)
         return
+    without_gradients = torch.no_grad()(work)  # each thread has its own switch for them
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
     try:
         waiting: deque[tuple[Given, Future[Result]]] = deque()
         for job in jobs:
-            waiting.append((job, pool.submit(_without_gradients, work, job)))
+            waiting.append((job, pool.submit(without_gradients, job)))
             if len(waiting) > 2 * count:
                 first, future = waiting.popleft()
                 yield first, future.result()
@@ -44,9 +45,3 @@ def in_threads(
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(before)
-
-
-@torch.no_grad()
-def _without_gradients(work: Callable[[Given], Result], job: Given) -> Result:
-    """Whether gradients are kept is each thread's own affair."""
-    return work(job)

@@ -1,4 +1,4 @@
-"""The kernel between a few images of each side, by streams that stay within a memory budget."""
+"""The kernel between a few images of each side, within a memory budget."""
 
 from __future__ import annotations
 
@@ -9,68 +9,70 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from convdkm.exact import Convolution
-from convdkm.kernels.blocks import Side
-from convdkm.lab.baselines.kernels import source
-from convdkm.lab.baselines.kernels.geometry import Apart, Geometry, Matched, Roots, Together
-from convdkm.lab.baselines.kernels.layers import Architecture, nonlinearities, side_of
-from convdkm.lab.baselines.kernels.profile import variance_maps
-from convdkm.lab.baselines.kernels.source import Course, Features
-from convdkm.lab.baselines.kernels.stream import Slabs, drawn_together, read_out, run, slab_bytes
-from convdkm.layers import AveragePool
+from convdkm.kernels import Kernel
+from convdkm.kernels.blocks import Scratch, Side
+from convdkm.lab.baselines.kernels.diagonal import through
+from convdkm.lab.baselines.kernels.features import Features
+from convdkm.lab.baselines.kernels.layers import Architecture, Layer, nonlinearities, side_of
+from convdkm.lab.baselines.kernels.stream import Sides, bytes_per_pair, diagonal_of, read_out, run
+from convdkm.layers import AveragePool, Flatten
 
 SLAB, JOINED_SLAB = 1 << 18, 1 << 17
-"""Numbers in a slab: enough that calls cost little, few enough that slabs stay in cache. Compiled
-functions make fewer calls."""
+"""Numbers that are worked on at a time: enough that calls cost little, few enough that they stay in
+cache. Compiled functions make fewer calls."""
+COPIES = 8
+"""Maps that are in memory at a time for each pair of images, generously, where only the covariances
+of a place with itself matter."""
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """Images with their variances before every nonlinearity.
+class Prepared:
+    """Images with all that is computed once for each of them.
 
     Attributes:
+        tiles: how they are worked on.
         images: ``(N, C, H, W)``.
-        maps: ``(N, H, W)`` for each nonlinearity.
+        maps: the variances of their places before each nonlinearity, ``(H, W, N)`` of each.
+        scale: what their kernels are multiplied by, ``(N,)``; None for 1.
     """
 
+    tiles: Tiles
     images: Tensor
-    maps: list[Tensor]
+    maps: Sequence[Tensor]
+    scale: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def part(self, which: slice) -> Pictures:
+    def part(self, which: slice | Tensor) -> Prepared:
         """Some of the images."""
-        return Pictures(self.images[which], [own[which] for own in self.maps])
+        maps = [each[..., which].contiguous() for each in self.maps]
+        scale = None if self.scale is None else self.scale[which]
+        return Prepared(self.tiles, self.images[which], maps, scale)
 
-    def padded(self, count: int) -> Pictures:
-        """So many images: the last one again and again after all of them."""
-        which = torch.arange(count).clamp(max=len(self) - 1)
-        return Pictures(self.images[which], [own[which] for own in self.maps])
-
-    def flipped(self) -> Pictures:
+    def flipped(self) -> Prepared:
         """The mirror images; so are their variances, which need no work."""
-        return Pictures(self.images.flip(-1), [own.flip(-1) for own in self.maps])
+        maps = [each.flip(1) for each in self.maps]
+        return Prepared(self.tiles, self.images.flip(-1), maps, self.scale)
 
 
 class Tiles:
     """How one architecture's kernels are computed on images of one size.
 
     Args:
-        architecture: the network.
         shape: ``(C, H, W)`` of an image.
-        itemsize: bytes of a number.
+        itemsize: bytes of a value.
         memory: bytes that working space may take.
-        threads: that work on tiles side by side, if the memory suffices.
+        threads: of which fewer are used if the memory does not suffice for all.
         joined: compile nonlinearities and convolutions into one pass, where they meet all pairs of
             places.
 
     Attributes:
-        threads: how many do.
-        left, right: images of each side that one works on at a time.
+        threads: how many are used.
+        left, right: images of each side that a thread works on at a time.
         matched_at_once: images that are paired with themselves at a time.
         least: bytes that a single pair needs.
-        fits: whether ``memory`` suffices for that.
+        fits: whether ``memory`` suffices for a pair.
     """
 
     def __init__(
@@ -83,132 +85,163 @@ class Tiles:
         threads: int = 1,
         joined: bool = False,
     ) -> None:
-        self.architecture, self.joined = architecture, joined
+        self.architecture = architecture
+        self.pairs, self.joined = architecture.needs_pairs, joined and architecture.needs_pairs
         channels, height, width = shape
-        self.space = (height, width)
-        self.top = architecture.space(height, width)
-        self.course = Course.of(architecture)
-        self.apart = self.course.pairs
-        first = architecture.layers[:1]
-        patch = first[0].window.count if first and isinstance(first[0], Convolution) else 1
+        self.spaces = architecture.spaces(height, width)
+        patch = 1 if architecture.first is None else architecture.first.window.count
         vectors = 3 * patch * channels * height * width * itemsize
-        if self.apart:
-            streamed = self._streamed_apart(itemsize)
-            self.least = 8 * vectors + streamed
-        else:
-            streamed = slab_bytes(self.course.together, self.space, itemsize, apart=False)
-            self.least = 2 * vectors + streamed
+        streamed = self._bytes_per_pair(itemsize)
+        self.least = (8 if self.pairs else 2) * vectors + streamed
         self.fits = memory >= self.least
         self.threads = max(1, min(threads, memory // self.least))
         memory //= self.threads
-        if self.apart:
+        if self.pairs:
             self.left = 1
             fits = (memory - 8 * vectors) // (vectors + streamed)
-            slab = JOINED_SLAB if joined else SLAB
+            slab = JOINED_SLAB if self.joined else SLAB
             self.right = max(1, min(fits, slab // (width * height * width)))
         else:
             fits = min(memory // (4 * vectors), math.isqrt(memory // (2 * streamed)))
-            self.left = self.right = max(1, min(fits, math.isqrt(SLAB // width)))
+            self.left = self.right = max(1, min(fits, math.isqrt(SLAB // (height * width))))
         self.matched_at_once = max(1, min(64, memory // (2 * self.least)))
 
-    def _streamed_apart(self, itemsize: int) -> int:
-        height, width = self.space
+    def _bytes_per_pair(self, itemsize: int) -> int:
+        height, width = self.spaces[0]
+        maps = COPIES * math.prod(self.spaces[-1]) * itemsize
+        if not self.pairs:
+            return maps
+        layers = self.architecture.stages[0]
         begun = 2 * width * height * width * itemsize
-        pools = [side_of(one) for one in self.course.apart if isinstance(one, AveragePool)]
+        pools = [side_of(layer) for layer in layers if isinstance(layer, AveragePool)]
         # Variances need the covariances that the first pooling leaves, all at once.
         begun += 3 * (height * width // pools[0] ** 2) ** 2 * itemsize if pools else 0
-        streamed = slab_bytes(self.course.apart, self.space, itemsize, apart=True)
-        return begun + streamed + slab_bytes(self.course.together, self.top, itemsize, apart=False)
+        return begun + bytes_per_pair(layers, (height, width), itemsize) + maps
 
-    def map_sizes(self) -> Iterator[tuple[int, int]]:
-        """The grid of places before each nonlinearity."""
-        height, width = self.space
-        for layer in self.architecture.layers:
-            if isinstance(layer, AveragePool):
-                height, width = height // side_of(layer), width // side_of(layer)
-            yield from ((height, width) for _ in nonlinearities((layer,)))
+    @property
+    def map_places(self) -> int:
+        """How many variances are kept of each image: those of the places below nonlinearities."""
+        below = zip(self.architecture.layers, self.spaces, strict=False)
+        return sum(h * w * len(list(nonlinearities((layer,)))) for layer, (h, w) in below)
 
-    def side(self, images: Tensor) -> Pictures:
+    def prepare(self, images: Tensor) -> Prepared:
         """Images with their variances, found a few at a time."""
-        parts = [
-            variance_maps(self.architecture, part) for part in images.split(self.matched_at_once)
-        ]
-        return Pictures(images, [torch.cat(maps) for maps in zip(*parts, strict=True)])
+        parts = [variances(self.architecture, part) for part in images.split(self.matched_at_once)]
+        return Prepared(self, images, [torch.cat(maps, 2) for maps in zip(*parts, strict=True)])
 
-    def tile(self, left: Pictures, right: Pictures) -> Tensor:
-        """k of every left with every right image, in float64.
+    def tile(self, left: Prepared, right: Prepared) -> Tensor:
+        """k of every left with every right image, ``(L, B)`` in float64.
 
-        Args:
-            left: any number.
-            right: no more than ``self.right`` for the budget to hold.
+        There are at most ``self.right`` right images, for the budget to hold.
         """
         count = len(right)
         # A function is compiled for one size; a few images at the end of a row are done without.
-        joined = self.joined and self.apart and 2 * count > self.right
+        joined = self.joined and 2 * count > self.right
         if joined and count < self.right:
-            right = right.padded(self.right)
-        others = Features.of(self.architecture, right.images)
-        kinds = self._kinds(Together)
-        sides = _right(right.maps, kinds)
-        if not self.apart:
-            rows = []
-            for part in _steps(len(left), self.left):
-                some = left.part(part)
-                slabs = source.together(Features.of(self.architecture, some.images), others)
-                rows.append(self._finished(slabs, _roots(some.maps, sides, kinds)))
-            return torch.cat(rows)
-        values = torch.empty((len(left), len(right)), dtype=torch.float64)
-        for part in _steps(len(left), 8):
-            some = left.part(part)
-            vectors = Features.of(self.architecture, some.images)
-            for index in range(len(some)):
-                own = [maps[index : index + 1] for maps in some.maps]
-                slabs = source.apart(vectors, index, others)
-                values[part.start + index] = self._finished(
-                    slabs, _roots(own, sides, kinds), joined=joined
-                ).flatten()
-        return values[:, :count]
+            right = right.part(torch.arange(self.right).clamp(max=count - 1))
+        others = self._right(right)
+        rows = [
+            self._entries(left.part(part), others, joined=joined)
+            for part in steps(len(left), self.left)
+        ]
+        return torch.cat(rows)[:, :count]
 
-    def matched(self, left: Pictures, right: Pictures) -> Tensor:
-        """k of each left image with the right one of the same number, ``(N,)`` in float64."""
-        parts = []
-        kinds = self._kinds(Matched)
-        for step in _steps(len(left), self.matched_at_once):
-            some, others = left.part(step), right.part(step)
-            pair = [Features.of(self.architecture, one.images) for one in (some, others)]
-            begin = source.matched_apart if self.apart else source.matched_together
-            sides = _right(others.maps, kinds)
-            roots = _roots(some.maps, sides, kinds)
-            parts.append(self._finished(begin(*pair), roots).flatten())
-        return torch.cat(parts)
+    def matched(self, left: Prepared, right: Prepared) -> Tensor:
+        """k of each left image with the right one of the same index, ``(N,)`` in float64."""
+        parts = [
+            self._entries(left.part(part), self._right(right.part(part)), matched=True)
+            for part in steps(len(left), self.matched_at_once)
+        ]
+        return torch.cat(parts, 1).flatten()
 
-    def _kinds(self, after: Geometry) -> list[Geometry]:
-        """The geometry of each nonlinearity: all pairs of places, and then ``after``."""
-        total = len(list(nonlinearities(self.architecture.layers)))
-        count = len(list(self.course.nonlinearities_apart())) if self.apart else 0
-        return [Apart if index < count else after for index in range(total)]
+    def _right(self, images: Prepared) -> tuple[Features, list[Side]]:
+        """What is computed of the right images once for all left ones."""
+        pairs = self._kernels_of_pairs()
+        shaped = [maps if i < pairs else maps.unsqueeze(2) for i, maps in enumerate(images.maps)]
+        return Features.of(self.architecture, images.images), [Side.of(maps) for maps in shaped]
 
-    def _finished(self, slabs: Slabs, roots: Iterator[Roots], *, joined: bool = False) -> Tensor:
-        course = self.course
-        if self.apart:
-            slabs = run(course.apart, slabs, roots, Apart, joined=joined)
-        if course.draws:
-            slabs = drawn_together(slabs)
-        slabs = run(course.together, slabs, roots, Together)
-        return read_out(slabs, self.architecture.top, self.top)
+    def _kernels_of_pairs(self) -> int:
+        """How many kernels see all pairs of places."""
+        return len(list(nonlinearities(self.architecture.stages[0])))
+
+    def _sides(self, maps: Sequence[Tensor], right: list[Side], matched: bool) -> Iterator[Sides]:
+        """The variances of both sides before each kernel."""
+        pairs = self._kernels_of_pairs()
+        for index, (variance, other) in enumerate(zip(maps, right, strict=True)):
+            if index < pairs:
+                yield Side.of(variance[:, :, None, None]), other
+            else:
+                yield Side.of(variance.unsqueeze(2 if matched else 3)), other
+
+    def _entries(
+        self,
+        left: Prepared,
+        right: tuple[Features, list[Side]],
+        *,
+        matched: bool = False,
+        joined: bool = False,
+    ) -> Tensor:
+        """k of all left with all right images, ``(L, B)``, or ``(1, N)`` of those that match."""
+        features, others = Features.of(self.architecture, left.images), right[0]
+        sides = self._sides(left.maps, right[1], matched)
+        layers, rest = self.architecture.stages
+        if self.pairs:
+            slabs = run(layers, features.slabs(others), sides, joined=joined)
+            if not isinstance(self.architecture.top, Flatten):
+                return read_out(slabs, self.architecture.top, self.spaces[-1]).unsqueeze(0)
+            maps = diagonal_of(slabs).unsqueeze(2)
+        else:
+            maps = features.matched_maps(others) if matched else features.maps(others)
+        scratch = Scratch()
+
+        def activate(kernel: Kernel, maps: Tensor) -> Tensor:
+            return kernel.scaled(kernel.core_(maps, *next(sides), scratch))
+
+        return mean_over_places(through(rest, maps, activate))
 
 
-def _right(maps: Sequence[Tensor], kinds: Sequence[Geometry]) -> list[Side]:
-    return [Side.of(kind.right(own)) for own, kind in zip(maps, kinds, strict=True)]
+def mean_over_places(maps: Tensor) -> Tensor:
+    """The mean of maps ``(H, W, *pairs)``, added up in float64."""
+    return maps.sum((0, 1), dtype=torch.float64) / (maps.shape[0] * maps.shape[1])
 
 
-def _roots(
-    left: Sequence[Tensor], right: Sequence[Side], kinds: Sequence[Geometry]
-) -> Iterator[Roots]:
-    for own, other, kind in zip(left, right, kinds, strict=True):
-        yield Roots(Side.of(kind.left(own)), other, moving=kind.moving)
+def variances(architecture: Architecture, images: Tensor) -> list[Tensor]:
+    r"""The variance of every place before each nonlinearity, ``(H, W, N)`` of each.
+
+    Without pooling they follow from each other: kernels say what becomes of a variance, and a
+    convolution averages :math:`\Sigma(s + d, s + d)`. A pooling needs the covariances of the
+    image's places with one another, so that the image is sent through the layers below it once,
+    paired with itself.
+    """
+    features = Features.of(architecture, images)
+    variance, slabs = features.variances(), features.slabs(features)
+    found: list[Tensor] = []
+
+    def activate(kernel: Kernel, maps: Tensor) -> Tensor:
+        found.append(maps)
+        return kernel.variance(maps)
+
+    layers, rest = architecture.stages
+    stage: list[Layer] = []
+    for layer in (*layers, *rest):
+        stage.append(layer)
+        if isinstance(layer, AveragePool):
+            known = len(found)
+            through(stage[:-1], variance, activate)
+            sides = ((Side.of(maps[:, :, None, None]), Side.of(maps)) for maps in found[known:])
+            whole = list(run(stage, slabs, sides))
+            variance, slabs, stage = diagonal_of(whole), iter(whole), []
+    through(stage, variance, activate)
+    return found
 
 
-def _steps(count: int, size: int) -> Iterator[slice]:
+def steps(count: int, size: int) -> Iterator[slice]:
+    """Slices of ``size`` of so many images, the last one maybe shorter."""
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))
+
+
+def pairs_within(rows: slice, columns: slice) -> int:
+    """The entries of a part of a symmetric matrix that are on its diagonal or above it."""
+    below = range(max(0, rows.start - columns.start), rows.stop - columns.start)
+    return (rows.stop - rows.start) * (columns.stop - columns.start) - sum(below)

@@ -16,13 +16,17 @@ from convdkm.errors import ConvDKMError, InvalidInputError
 from convdkm.lab.baselines.methods import method
 from convdkm.lab.baselines.setting import Setting
 from convdkm.lab.studies import launchers
-from convdkm.lab.studies.comparison.folder import ComparisonFolder, Record, Scale, TrialResult
+from convdkm.lab.studies.comparison.folder import (
+    ComparisonFolder,
+    PlannedTrial,
+    Record,
+    TrialResult,
+)
 from convdkm.lab.studies.comparison.images import drawn, whitened
-from convdkm.lab.studies.comparison.planning import Plan, PlannedTrial, planned
 from convdkm.lab.studies.comparison.trial import TrialTask
 from convdkm.lab.studies.folder import JOBS, counted
 from convdkm.lab.studies.launchers.base import Launcher, Outcome, Stop, describe
-from convdkm.lab.studies.study import Foreseen, Progress, Study, Tell
+from convdkm.lab.studies.study import Progress, Study, Tell
 from convdkm.presets import preset
 from convdkm.training.view import format_duration
 
@@ -44,11 +48,7 @@ def launcher_for(
     """What trials are made by: on this machine one at a time, so that its cores are a method's own.
 
     Args:
-        name: of the launcher.
-        folder: of the comparison.
         threads: of a trial; on this machine by default ``OMP_NUM_THREADS``, or all cores.
-        jobs: trials at a time.
-        retries: how often a trial whose process was lost is begun again.
         options: see :func:`~convdkm.lab.studies.launchers.make_launcher`.
     """
     if name == "local":
@@ -62,14 +62,10 @@ def launcher_for(
 
 
 @dataclass
-class Comparison(Study[PlannedTrial]):
+class Comparison(Study[PlannedTrial, Record]):
     """Trials of methods at training sizes.
 
     Attributes:
-        folder: of the comparison.
-        scale: of all trials.
-        plan: methods, sizes and seeds.
-        data: the data set.
         here: trials are made on this machine, so that what it has not is known beforehand.
     """
 
@@ -79,31 +75,22 @@ class Comparison(Study[PlannedTrial]):
     tells_begin = True
 
     folder: ComparisonFolder
-    scale: Scale
-    plan: Plan
     data: Dataset
     here: bool = True
-    planned: Sequence[PlannedTrial] = field(init=False)
     _users: dict[Path, int] = field(init=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.planned = planned(self.plan)
-
-    def record(self) -> Record:
-        return Record(scale=self.scale, plan=self.plan)
-
     def announcement(self) -> Iterator[str]:
+        scale = self.record.scale
         sizes = sorted({trial.size for trial in self.planned})
         seeds = max(trial.seed for trial in self.planned) + 1
         yield (
-            f"{Path(self.scale.dataset).name}: {counted(len(self.plan), 'method')} ×"
+            f"{Path(scale.dataset).name}: {counted(len(self.record.plan), 'method')} ×"
             f" {counted(len(sizes), 'training size')}"
             f" ({', '.join(f'{size:,}' for size in sizes)}) × {counted(seeds, 'seed')},"
             f" {counted(len(self.planned), 'trial')}"
         )
-        minutes = self.scale.minutes
-        limit = "no limit of time" if minutes is None else f"{minutes:g} min a fit"
-        yield f"Whitening {self.scale.whitening}, preset {self.scale.preset}, {limit}"
+        limit = "no limit of time" if scale.minutes is None else f"{scale.minutes:g} min a fit"
+        yield f"Whitening {scale.whitening}, preset {scale.preset}, {limit}"
 
     def foresee(
         self,
@@ -113,23 +100,23 @@ class Comparison(Study[PlannedTrial]):
         *,
         rehearsal: bool,
         tell: Tell,
-    ) -> Foreseen:
-        asked = self.planned if rehearsal else progress.remaining
+    ) -> None:
+        asked = self.planned if rehearsal else list(progress.left.values())
         known = self._known(asked, timed=rehearsal) if rehearsal or self.here else {}
         if rehearsal:
-            for place in ((name, size) for name, sizes in self.plan.items() for size in sizes):
-                tell.say(f"{place[0]}, {place[1]:,} images: {self._in_words(known[place])}")
-            return Foreseen()
+            for name, sizes in self.record.plan.items():
+                for size in sizes:
+                    tell.say(f"{name}, {size:,} images: {self._in_words(known[name, size])}")
+            return
         refused = {place: why for place, why in known.items() if isinstance(why, str)}
         reasons = {place: f"{place[0]}, {place[1]:,} images" for place in refused}
         if refused and all((each.method, each.size) in refused for each in self.planned):
             told = [f"{reasons[place]}: {why}" for place, why in refused.items()]
             raise InvalidInputError(f"no method can be tried. {'. '.join(told)}")
         for place, why in refused.items():
-            count = sum((each.method, each.size) == place for each in asked)
-            tell.warn(f"refused: {reasons[place]}, {counted(count, 'trial')}: {why}")
-        places = {each.place: refused.get((each.method, each.size)) for each in asked}
-        return Foreseen(refused={place: why for place, why in places.items() if why})
+            trials = [each for each in asked if (each.method, each.size) == place]
+            tell.warn(f"refused: {reasons[place]}, {counted(len(trials), 'trial')}: {why}")
+            progress.refused.update({each.place: why for each in trials})
 
     def _known(self, asked: Sequence[PlannedTrial], *, timed: bool) -> dict[Place, Known]:
         """What is known of each method and size without any work, but for the time of a few pairs.
@@ -162,7 +149,7 @@ class Comparison(Study[PlannedTrial]):
         if isinstance(known, str):
             return f"refused: {known}"
         fit, predict = map(format_duration, known)
-        long = self.scale.minutes is not None and max(known) > 60 * self.scale.minutes
+        long = self.record.scale.minutes is not None and max(known) > 60 * self.record.scale.minutes
         more = "; refused, since that is more than the budget" if long else ""
         return f"about {fit} to fit, {predict} to predict{more}"
 
@@ -170,24 +157,24 @@ class Comparison(Study[PlannedTrial]):
         """What the method of a trial is made for."""
         side = min(self.data.image_shape[1:])
         kernel = self.folder.file(trial, "kernel").absolute()
-        scale = self.scale
+        scale = self.record.scale
         return Setting(scale.dataset, trial.seed, scale.preset, side, trial.size, kernel)
 
     def task(self, planned: PlannedTrial) -> TrialTask:
         """One method fitted once, to images that are whitened once for all methods."""
-        images = self.folder.images(planned)
+        images, scale = self.folder.images(planned), self.record.scale
         if images not in self._users:
             self._remove_images(idle=True)
-            epsilon = preset(self.scale.preset).config(self.scale.dataset).training.zca_epsilon
+            epsilon = preset(scale.preset).config(scale.dataset).training.zca_epsilon
             split = drawn(self.data, planned.size, planned.seed)
-            whitened(split, self.scale.whitening, epsilon).save(images)
+            whitened(split, scale.whitening, epsilon).save(images)
         self._users[images] = self._users.get(images, 0) + 1
         self.folder.file(planned).unlink(missing_ok=True)
         return TrialTask(
             planned.title,
             planned.method,
             self._setting(planned),
-            self.scale.minutes,
+            scale.minutes,
             str(images.absolute()),
             str(self.folder.file(planned).absolute()),
             str(self.folder.file(planned, "log").absolute()),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from convdkm.lab.baselines.methods import NAMES, Method
 from convdkm.lab.studies.comparison.results import Results
 from convdkm.lab.studies.comparison.table import Row, SizeTable
 from convdkm.lab.studies.statistics import Summary
-from convdkm.lab.studies.style import entitle, explain, figure
+from convdkm.lab.studies.style import add_legend, add_title, figure
 
 SHAPES = "osD^vPX*<"
 """Of marks, which are hollow for the first methods and full for the others: none has two."""
@@ -35,27 +35,22 @@ class Curve:
     """A method over the training sizes at which it is finished."""
 
     row: Row
-    sizes: tuple[int, ...]
-    accuracies: tuple[Summary, ...]
-    seconds: tuple[float, ...]
+    sizes: list[int] = field(default_factory=list)
+    accuracies: list[Summary] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
 
 
 def curves(tables: Sequence[SizeTable]) -> list[Curve]:
     """The finished methods, in the order of tables."""
-    found: dict[str, list[tuple[Row, int]]] = {}
+    found: dict[str, Curve] = {}
     for table in tables:
         for row in table.rows:
-            if row.accuracy is not None and row.fit_seconds is not None:
-                found.setdefault(row.method.name, []).append((row, table.size))
-    return [
-        Curve(
-            rows[0][0],
-            tuple(size for _, size in rows),
-            tuple(row.accuracy for row, _ in rows if row.accuracy is not None),
-            tuple(row.fit_seconds for row, _ in rows if row.fit_seconds is not None),
-        )
-        for rows in found.values()
-    ]
+            if row.accuracy.ours is not None and row.fit_seconds is not None:
+                curve = found.setdefault(row.method.name, Curve(row))
+                curve.sizes.append(table.size)
+                curve.accuracies.append(row.accuracy.ours)
+                curve.seconds.append(row.fit_seconds)
+    return list(found.values())
 
 
 def look(method: Method) -> dict[str, Any]:
@@ -69,18 +64,16 @@ def look(method: Method) -> dict[str, Any]:
 def draw(results: Results, folder: Path) -> list[Path]:
     """Write the figures as PNG; the files written."""
     found = curves(results.tables())
-    if not found:
-        return []
     written = []
     if len({size for curve in found for size in curve.sizes}) > 1:
-        path = folder / "accuracy-by-size.png"
+        written.append(folder / "accuracy-by-size.png")
         sizes = [curve.sizes for curve in found]
-        _draw(results, path, found, sizes, label="Training images", title="by training size")
-        written.append(path)
-    path = folder / "accuracy-by-seconds.png"
-    seconds = [curve.seconds for curve in found]
-    _draw(results, path, found, seconds, label="Seconds to fit", title="by time to fit")
-    return [*written, path]
+        _draw(results, written[-1], found, sizes, label="Training images", title="by training size")
+    if found:
+        written.append(folder / "accuracy-by-seconds.png")
+        seconds = [curve.seconds for curve in found]
+        _draw(results, written[-1], found, seconds, label="Seconds to fit", title="by time to fit")
+    return written
 
 
 def _draw(
@@ -109,8 +102,8 @@ def _draw(
         _plain_ticks(panel, places)
         panel.set_xlabel(label)
         _accuracy_axis(panel, [each.mean for curve in found for each in curve.accuracies])
-        explain(made, axes, 3)
-        entitle(made, f"{results.title}: accuracy {title}", f"{'; '.join(results.terms())}.")
+        add_legend(made, axes, 3)
+        add_title(made, f"{results.title}: accuracy {title}", f"{'; '.join(results.terms())}.")
 
 
 def by_error(means: Sequence[float]) -> bool:

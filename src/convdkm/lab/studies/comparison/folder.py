@@ -8,6 +8,8 @@ comparison that is kept for others to read, ``trials.jsonl`` holds them all, a l
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -15,13 +17,40 @@ from typing import Any, Literal
 from pydantic import Field
 
 from convdkm.choices import WhiteningChoice
+from convdkm.lab.baselines.methods import NAMES
 from convdkm.lab.studies import folder
-from convdkm.lab.studies.comparison.planning import Plan, PlannedTrial, merged, planned
 from convdkm.lab.studies.folder import Status, StudyFolder
 from convdkm.options import PositiveInt
 from convdkm.storage.files import parse_json, read_text, write_json, write_text
 
 PACKED = "trials.jsonl"
+
+Plan = dict[str, dict[int, int]]
+"""For each method, the training sizes, and how many seeds of each."""
+
+
+@dataclass(frozen=True)
+class PlannedTrial:
+    """One method, fitted once."""
+
+    method: str
+    size: int
+    seed: int
+
+    @property
+    def title(self) -> str:
+        """In messages."""
+        return f"{self.method}, {self.size:,} images, seed {self.seed}"
+
+    @property
+    def place(self) -> str:
+        """Where its files are, within those of the comparison."""
+        return f"train-{self.size}/{self.method}/seed-{self.seed}"
+
+
+def product(methods: Sequence[str], sizes: Sequence[int], seeds: int) -> Plan:
+    """Every method at every size."""
+    return {name: dict.fromkeys(sizes, seeds) for name in methods}
 
 
 class Scale(folder.Scale):
@@ -41,13 +70,25 @@ class Record(folder.Record):
     scale: Scale
     plan: Plan
 
-    def trials(self) -> list[PlannedTrial]:
-        """Every trial that is planned."""
-        return planned(self.plan)
+    def planned(self) -> list[PlannedTrial]:
+        """Every trial: small sizes first, and all methods of a seed in the order of tables."""
+        trials = [
+            PlannedTrial(method, size, seed)
+            for method, sizes in self.plan.items()
+            for size, seeds in sizes.items()
+            for seed in range(seeds)
+        ]
+        return sorted(trials, key=lambda each: (each.size, each.seed, NAMES.index(each.method)))
 
     def merged(self, more: Record) -> Record:
-        """The methods, sizes and seeds of either."""
-        return Record(scale=self.scale, plan=merged(self.plan, more.plan))
+        """The methods, sizes and seeds of either, methods in the order of tables."""
+        either: Plan = {}
+        for name in (name for name in NAMES if name in self.plan or name in more.plan):
+            one, other = self.plan.get(name, {}), more.plan.get(name, {})
+            either[name] = {
+                size: max(one.get(size, 0), other.get(size, 0)) for size in sorted({*one, *other})
+            }
+        return Record(scale=self.scale, plan=either)
 
 
 class TrialResult(Status):
@@ -93,10 +134,7 @@ class ComparisonFolder(StudyFolder[PlannedTrial, Record]):
     command = "convdkm compare DATASET"
     one_scale = "methods are compared on the same terms"
     record = Record
-
-    def file(self, planned: PlannedTrial, ending: str = "json") -> Path:
-        """The file of a trial: its result, or with another ending what lies beside it."""
-        return self.path / "trials" / f"{planned.place}.{ending}"
+    below = "trials"
 
     def images(self, trial: PlannedTrial) -> Path:
         """Where the images of a trial, and of all with its size and seed, are kept meanwhile."""
@@ -115,7 +153,7 @@ class ComparisonFolder(StudyFolder[PlannedTrial, Record]):
 
     def pack(self) -> Path:
         """Put the results of all trials into one file in place of their own; the file."""
-        trials = self.read().trials()
+        trials = self.read().planned()
         found = {trial.place: self.status(trial) for trial in trials}
         self._packed = {place: each for place, each in found.items() if each.state != "missing"}
         lines = [

@@ -9,7 +9,7 @@ from convdkm.lab.studies.comparison.figures import Curve, curves
 from convdkm.lab.studies.comparison.results import Results
 from convdkm.lab.studies.comparison.table import SizeTable
 from convdkm.lab.studies.folder import counted
-from convdkm.lab.studies.rendering import Cell
+from convdkm.lab.studies.rendering import Figure
 from convdkm.report.charts import (
     BOTTOM,
     HEIGHT,
@@ -72,7 +72,7 @@ def _table(found: SizeTable, *, explained: bool) -> Section:
     )
 
 
-def _cell(cell: Cell) -> object:
+def _cell(cell: str | Figure) -> object:
     if isinstance(cell, str):
         return cell
     return [element("b", cell.text) if cell.bold else cell.text, cell.after]
@@ -215,15 +215,9 @@ def _said(results: Results) -> Section | None:
 
 
 def write_methods_page(path: Path, output: Path | None = None, *, force: bool = False) -> Path:
-    """Write the page of the comparison in the folder ``path``: there, if nothing is said.
+    """Write the page of the comparison in the folder ``path``, by default there; the file.
 
-    Args:
-        path: the folder.
-        output: the file.
-        force: replace a file that is no such page.
-
-    Returns:
-        The file.
+    ``force`` replaces a file that is no such page.
     """
     file = output or path / PAGE
     require_free(file, force=force)

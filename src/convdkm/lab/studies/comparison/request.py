@@ -12,8 +12,7 @@ from convdkm.data.registry import checked_dataset, is_known, locate
 from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.methods import chosen, method
 from convdkm.lab.baselines.setting import Setting
-from convdkm.lab.studies.comparison.folder import ComparisonFolder, Scale
-from convdkm.lab.studies.comparison.planning import product
+from convdkm.lab.studies.comparison.folder import ComparisonFolder, Record, Scale, product
 from convdkm.presets import preset as preset_named
 
 if TYPE_CHECKING:
@@ -82,7 +81,8 @@ def asked_for(
     scale = scale.model_copy(update={"whitening": kind})
     for each in (method(name) for name in chosen(methods) if name not in names):
         tell.say(f"{each.name} is left out: without flips it is {each.without_flips}")
-    return Comparison(folder, scale, product(names, numbers, seeds), data, here)
+    record = Record(scale=scale, plan=product(names, numbers, seeds))
+    return Comparison(folder, record, data, here)
 
 
 def _size(text: str) -> int | None:

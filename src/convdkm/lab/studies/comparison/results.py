@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from convdkm.lab.baselines.methods import Method, method
 from convdkm.lab.baselines.setting import Setting
-from convdkm.lab.studies.comparison.folder import ComparisonFolder, Record, TrialResult
-from convdkm.lab.studies.comparison.planning import PlannedTrial
+from convdkm.lab.studies.cells import Cell, best_in_bold
+from convdkm.lab.studies.comparison.folder import (
+    ComparisonFolder,
+    PlannedTrial,
+    Record,
+    TrialResult,
+)
 from convdkm.lab.studies.comparison.table import Claim, Row, SizeTable
 from convdkm.lab.studies.comparison.trial import METRICS
 from convdkm.lab.studies.folder import counted
-from convdkm.lab.studies.statistics import Summary, similar_to_best
 from convdkm.lab.studies.sweeps.specification import category
 from convdkm.lab.studies.sweeps.table import dataset_title
 
@@ -33,7 +37,7 @@ class Results:
     def __init__(self, path: str | Path) -> None:
         self.folder = ComparisonFolder(path)
         self.record: Record = self.folder.read()
-        found = {trial: self.folder.status(trial) for trial in self.record.trials()}
+        found = {trial: self.folder.status(trial) for trial in self.record.planned()}
         self.results = {trial: each for trial, each in found.items() if each.state != "missing"}
 
     @property
@@ -68,17 +72,12 @@ class Results:
         yield f"time: {limit}, on the CPU{where}"
 
     def _table(self, size: int) -> SizeTable:
+        names = [name for name, sizes in self.record.plan.items() if size in sizes]
+        columns = {metric: self._column(names, size, metric) for metric in METRICS}
         rows = [
-            self._row(name, size) for name in self.record.plan if size in self.record.plan[name]
+            self._row(name, size, {metric: column[name] for metric, column in columns.items()})
+            for name in names
         ]
-        for metric in BOLD:
-            best = similar_to_best(
-                {row.method.name: row.metrics[metric] for row in rows if metric in row.metrics}
-            )
-            rows = [
-                replace(row, bold=row.bold | {metric}) if row.method.name in best else row
-                for row in rows
-            ]
         return SizeTable(
             f"train-{size}",
             f"{self.title}: {size:,} training images",
@@ -88,18 +87,24 @@ class Results:
             tuple(self._notes(size, rows)),
         )
 
-    def _row(self, name: str, size: int) -> Row:
-        scale = self.record.scale
-        made, seeds = method(name), self.record.plan[name][size]
-        trials = [PlannedTrial(name, size, seed) for seed in range(seeds)]
-        found = [self.results[trial] for trial in trials if trial in self.results]
-        done = [each for each in found if each.state == "finished"]
+    def _states(self, name: str, size: int) -> list[TrialResult]:
+        """How far each seed of a method has come."""
+        missing = TrialResult(state="missing")
+        seeds = range(self.record.plan[name][size])
+        return [self.results.get(PlannedTrial(name, size, seed), missing) for seed in seeds]
+
+    def _column(self, names: Sequence[str], size: int, metric: str) -> dict[str, Cell]:
+        cells = {name: Cell.of(self._states(name, size), metric) for name in names}
+        return best_in_bold(cells) if metric in BOLD else cells
+
+    def _row(self, name: str, size: int, cells: Mapping[str, Cell]) -> Row:
+        scale, made = self.record.scale, method(name)
+        done = [each for each in self._states(name, size) if each.state == "finished"]
         whole = [each for each in done if not each.resumed]
-        summaries = {metric: Summary.over(done, metric) for metric in METRICS}
         return Row(
             made,
             made.title(flip=Setting(scale.dataset, preset=scale.preset).flip),
-            {metric: each for metric, each in summaries.items() if each is not None},
+            cells,
             _mean([each.fit_seconds for each in whole or done]),
             bool(whole) or not done,
             _mean(
@@ -112,13 +117,11 @@ class Results:
             _mean([each.added_memory for each in done], MEBI),
             _mean([each.peak_memory for each in done], MEBI),
             _mean([each.parameters for each in done]),
-            seeds,
-            len(found) - len(done),
             claims(made) if scale.dataset == PUBLISHED_ON else (),
         )
 
     def _notes(self, size: int, rows: Sequence[Row]) -> Iterator[str]:
-        trials = [trial for trial in self.record.trials() if trial.size == size]
+        trials = [trial for trial in self.record.planned() if trial.size == size]
         for row in rows:
             for claim in row.published:
                 yield (
@@ -130,7 +133,7 @@ class Results:
                 "Published figures are for all 50,000 training images, at the scale and with the"
                 " settings of their papers; they are not to be expected here."
             )
-        if any(row.planned == 1 for row in rows):
+        if any(row.accuracy.planned == 1 for row in rows):
             yield "One seed has no standard error; it is bold only if it is the best."
         yield from self._events(trials)
         missing = [trial for trial in trials if trial not in self.results]
@@ -193,8 +196,8 @@ def _version(result: TrialResult) -> str:
 
 
 def _mean(values: Sequence[float | None], unit: float = 1) -> float | None:
-    there = [value for value in values if value is not None]
-    return sum(there) / len(there) / unit if there else None
+    there = [value / unit for value in values if value is not None]
+    return fmean(there) if there else None
 
 
 def _named(results: Mapping[PlannedTrial, TrialResult], flag: str) -> list[str]:

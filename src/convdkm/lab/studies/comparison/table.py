@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from convdkm.lab.baselines.methods import Method
+from convdkm.lab.studies.cells import Cell
 from convdkm.lab.studies.comparison.trial import METRICS
 from convdkm.lab.studies.rendering import (
     LATEX,
     MISSING,
     OVER_SEEDS,
-    Cell,
     Figure,
     Grid,
     Table,
@@ -21,7 +21,7 @@ from convdkm.lab.studies.rendering import (
     latex_line,
     with_error,
 )
-from convdkm.lab.studies.statistics import Published, Summary
+from convdkm.lab.studies.statistics import Published
 from convdkm.storage.text import in_latex
 
 
@@ -39,62 +39,51 @@ class Row:
     """A method at one training size.
 
     Attributes:
-        method: which.
-        label: what it is called here.
-        metrics: by name, over the finished seeds; accuracies in per cent. Without those that the
-            method does not have.
-        fit_seconds: mean over seeds; None where none is finished.
+        label: what the method is called here.
+        cells: by metric.
+        fit_seconds: mean over seeds, as all below; None where none is finished.
         whole_fit: whether that is all of the time: not if every seed was begun again after a kill.
         predict_seconds: for a thousand test images.
         memory: in MiB, beyond what the process held before the fit.
         peak: in MiB, of the process.
         parameters: numbers learned.
-        planned, failed: seeds.
         published: what Table 3 says of it.
-        bold: metrics in which it is the best, or not significantly worse.
     """
 
     method: Method
     label: str
-    metrics: Mapping[str, Summary]
+    cells: Mapping[str, Cell]
     fit_seconds: float | None
     whole_fit: bool
     predict_seconds: float | None
     memory: float | None
     peak: float | None
     parameters: float | None
-    planned: int
-    failed: int
     published: tuple[Claim, ...] = ()
-    bold: frozenset[str] = frozenset()
 
     @property
-    def accuracy(self) -> Summary | None:
-        """Of the test images, in per cent."""
-        return self.metrics.get("accuracy")
-
-    @property
-    def count(self) -> int:
-        """Seeds that are finished."""
-        return 0 if self.accuracy is None else self.accuracy.count
+    def accuracy(self) -> Cell:
+        """Of the test images."""
+        return self.cells["accuracy"]
 
     @property
     def state(self) -> str:
         """``failed`` or ``missing`` where no seed is there; ``2 of 3 seeds``; empty if all are."""
-        if self.count == self.planned:
+        cell = self.accuracy
+        if cell.complete:
             return ""
-        if not self.count:
-            return "failed" if self.failed else "missing"
-        return f"{self.count} of {self.planned} seeds"
+        if not cell.count:
+            return "failed" if cell.failed else "missing"
+        return f"{cell.count} of {cell.planned} seeds"
 
-    def cells(self) -> Iterator[Cell]:
+    def shown(self) -> Iterator[str | Figure]:
         """All but the label and what is published."""
         for name in METRICS[:3]:
-            value, state = self.metrics.get(name), self.state if name == "accuracy" else ""
-            if value is None:
+            cell, state = self.cells[name], self.state if name == "accuracy" else ""
+            if cell.ours is None:
                 yield state or MISSING
             else:
-                yield Figure(with_error(value, decimals(name)), name in self.bold, note=state)
+                yield Figure(with_error(cell.ours, decimals(name)), cell.bold, note=state)
         fit = in_seconds(self.fit_seconds)
         yield fit if self.whole_fit else f"> {fit}"
         yield in_seconds(self.predict_seconds)
@@ -106,9 +95,7 @@ class SizeTable(Table):
     """The methods at one training size.
 
     Attributes:
-        name, title, notes: see :class:`~convdkm.lab.studies.rendering.Table`.
         size: training images.
-        rows: the methods.
         terms: on what terms they were compared, in sentences.
     """
 
@@ -136,10 +123,10 @@ class SizeTable(Table):
         """Its only part; with a column of published figures where there are any."""
         head = ["Method", "Accuracy (%)", "Log-likelihood", "ECE", "Fit (s)", "Predict (s)"]
         claims = any(row.published for row in self.rows)
-        rows: list[list[Cell]] = []
+        rows: list[list[str | Figure]] = []
         for row in self.rows:
             figures = ", ".join(with_error(each.accuracy, 2) for each in row.published) or MISSING
-            rows.append([row.label, *row.cells(), *([figures] * claims)])
+            rows.append([row.label, *row.shown(), *([figures] * claims)])
         return Grid([*head, "MiB", "Learned", *(["Published (%)"] * claims)], rows)
 
     def grids(self) -> Iterator[Grid]:
@@ -164,10 +151,10 @@ class SizeTable(Table):
                 "train_size": self.size,
             }
             for name in METRICS:
-                summary = row.metrics.get(name)
-                values[name] = None if summary is None else summary.mean
-                values[f"{name}_standard_error"] = None if summary is None else summary.error
-                values[f"{name}_bold"] = None if summary is None else int(name in row.bold)
+                cell = row.cells[name]
+                values[name] = cell.ours and cell.ours.mean
+                values[f"{name}_standard_error"] = cell.ours and cell.ours.error
+                values[f"{name}_bold"] = cell.ours and int(cell.bold)
             yield values | {
                 "fit_seconds": row.fit_seconds,
                 "fit_seconds_whole": int(row.whole_fit),
@@ -175,9 +162,9 @@ class SizeTable(Table):
                 "added_memory_mib": row.memory,
                 "peak_memory_mib": row.peak,
                 "parameters": row.parameters,
-                "seeds": row.count,
-                "seeds_planned": row.planned,
-                "seeds_failed": row.failed,
+                "seeds": row.accuracy.count,
+                "seeds_planned": row.accuracy.planned,
+                "seeds_failed": row.accuracy.failed,
                 "published_accuracy": "; ".join(f"{e.accuracy.mean:g}" for e in row.published),
                 "published_source": "; ".join(f"{e.label}, {e.source}" for e in row.published),
                 "terms": self.lead[1],

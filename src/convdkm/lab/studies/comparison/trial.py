@@ -32,13 +32,10 @@ class TrialTask:
     """A trial.
 
     Attributes:
-        name: of the trial.
-        method: by its name.
         setting: what the method is made for; blocks of kernels go to its folder.
         minutes: that the fit may take, and the prediction of the test images again; None for any.
         images: file of the images.
         result: file that takes what came out.
-        log: the file that takes what it prints.
     """
 
     name: str
@@ -71,7 +68,7 @@ class TrialTask:
         from convdkm.lab.studies.comparison.measuring import forget_peak, memory_now, peak_memory
         from convdkm.training.environment import environment
 
-        notes = _Notes()
+        notes = Notes()
         baseline = method(self.method).build(self.setting)
         baseline.minutes, baseline.tell = self.minutes, notes.add
         baseline.foresee(split.train_images, split.train_labels)
@@ -142,7 +139,7 @@ def figures(
     return {name: found[name] for name in METRICS}
 
 
-class _Notes:
+class Notes:
     """Lines that a method says, printed as they come; the last of each kind is kept.
 
     Two lines are of one kind if they differ in numbers alone, up to their colon: all epochs, and

@@ -7,21 +7,23 @@ task begins again there, a bounded number of times.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
 import threading
+import time
 import traceback
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from convdkm.errors import ConvDKMError, InvalidInputError
 
-Status = Literal["done", "failed", "lost", "stopped", "refused"]
 Stop = Callable[[], bool]
 
 _stop = threading.Event()
@@ -58,7 +60,6 @@ class Outcome:
     """How a task ended.
 
     Attributes:
-        name: of the task.
         status: ``done``, ``failed`` (it raised an error), ``lost`` (its workers died, each time),
             ``stopped`` (it was asked to) or ``refused`` (it was not begun, since it cannot be
             done).
@@ -68,7 +69,7 @@ class Outcome:
     """
 
     name: str
-    status: Status
+    status: Literal["done", "failed", "lost", "stopped", "refused"]
     value: Any = None
     error: str = ""
     attempts: int = 1
@@ -97,15 +98,48 @@ class Resources:
             raise InvalidInputError(f"--retries must not be negative, got {self.retries}")
 
 
+class Job(ABC):
+    """A task under way."""
+
+    @abstractmethod
+    def ended(self) -> bool:
+        """Whether :meth:`outcome` is known."""
+
+    @abstractmethod
+    def outcome(self) -> Outcome:
+        """How the task ended."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Ask the task to save and end."""
+
+    def kill(self) -> None:
+        """Give the task up: nobody waits for it any more."""
+        self.stop()
+
+
 class Launcher(ABC):
-    """An engine that runs tasks."""
+    """An engine that runs tasks.
 
-    @property
-    @abstractmethod
-    def at_once(self) -> int | None:
-        """How many tasks run at a time; None if that is not known here."""
+    Attributes:
+        resources: of one task.
+        at_once: how many tasks run at a time; None if that is not known here.
+        retries: how often a task whose worker was lost is begun again by :meth:`run`.
+        poll_seconds: time between two looks at the tasks under way.
+    """
+
+    poll_seconds: ClassVar[float]
+
+    def __init__(self, jobs: int | None = None, resources: Resources | None = None) -> None:
+        if jobs is not None and jobs < 1:
+            raise InvalidInputError(f"--jobs must be at least 1, got {jobs}")
+        self.resources = resources or Resources()
+        self.at_once, self.retries = jobs, self.resources.retries
 
     @abstractmethod
+    def begin(self, task: Task) -> Job:
+        """Begin a task; there is room for it."""
+
     def run(self, tasks: Iterable[Task], stop: Stop = lambda: False) -> Iterator[Outcome]:
         """Run tasks, and yield their outcomes as they end.
 
@@ -113,24 +147,34 @@ class Launcher(ABC):
             tasks: with different names; each is asked for when there is room for it.
             stop: asked now and then whether to stop; tasks under way are then told to.
         """
-
-
-class Queue:
-    """Tasks that wait: new ones first, then those that were lost."""
-
-    def __init__(self, tasks: Iterable[Task]) -> None:
-        self._new, self._again = iter(tasks), deque[tuple[Task, int]]()
-
-    def take(self) -> tuple[Task, int] | None:
-        """The next task, and the number of this attempt; None if none waits."""
-        task = next(self._new, None)
-        if task is not None:
-            return task, 1
-        return self._again.popleft() if self._again else None
-
-    def put_back(self, task: Task, attempt: int) -> None:
-        """Let a task be begun again."""
-        self._again.append((task, attempt + 1))
+        waiting: Iterator[tuple[Task, int]] = ((task, 1) for task in tasks)
+        running = dict[Job, tuple[Task, int]]()
+        most, asked = self.at_once or math.inf, False
+        try:
+            while True:
+                if not asked and stop():
+                    asked = True
+                    for job in running:
+                        job.stop()
+                while not asked and len(running) < most and (taken := next(waiting, None)):
+                    running[self.begin(taken[0])] = taken
+                if not running:
+                    return
+                ended = [job for job in running if job.ended()]
+                for job in ended:
+                    task, attempt = running.pop(job)
+                    outcome = job.outcome()
+                    if outcome.status == "lost" and asked:
+                        yield Outcome(task.name, "stopped", attempts=attempt)
+                    elif outcome.status == "lost" and attempt <= self.retries:
+                        waiting = chain(waiting, [(task, attempt + 1)])
+                    else:
+                        yield replace(outcome, attempts=max(attempt, outcome.attempts))
+                if not ended:
+                    time.sleep(self.poll_seconds)
+        finally:
+            for job in running:
+                job.kill()
 
 
 def execute(task: Task, threads: int | None = None) -> Outcome:
@@ -169,32 +213,28 @@ def _use_threads(count: int) -> None:
         sys.modules["torch"].set_num_threads(count)
 
 
-class _printing_to:  # noqa: N801
-    """While entered, all that this process and its libraries print goes to a file."""
+@contextmanager
+def _printing_to(log: str | None) -> Iterator[None]:
+    """Inside the block, all that this process and its libraries print goes to a file."""
+    if log is None:
+        yield
+        return
+    path = Path(log)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as target:
+        _flush()
+        kept = {number: os.dup(number) for number in (1, 2)}
+        try:
+            for number in kept:
+                os.dup2(target.fileno(), number)
+            yield
+        finally:
+            _flush()
+            for number, before in kept.items():
+                os.dup2(before, number)
+                os.close(before)
 
-    def __init__(self, log: str | None) -> None:
-        self._log, self._kept = log, dict[int, int]()
 
-    def __enter__(self) -> None:
-        if self._log is None:
-            return
-        path = Path(self._log)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._flush()
-        for number in (1, 2):
-            self._kept[number] = os.dup(number)
-            os.dup2(target, number)
-        os.close(target)
-
-    def __exit__(self, *exception: object) -> None:
-        self._flush()
-        for number, kept in self._kept.items():
-            os.dup2(kept, number)
-            os.close(kept)
-        self._kept.clear()
-
-    @staticmethod
-    def _flush() -> None:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()

@@ -7,26 +7,21 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from typing import Any
 
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.launchers.base import (
+    Job,
     Launcher,
     Outcome,
-    Queue,
     Resources,
-    Stop,
     Task,
     execute,
     heed_requests_to_stop,
 )
-
-POLL_SECONDS = 0.2
 
 
 class LocalLauncher(Launcher):
@@ -41,109 +36,73 @@ class LocalLauncher(Launcher):
         device: of all runs, where it is not for each to choose.
     """
 
+    poll_seconds = 0.05
+
     def __init__(
         self,
         jobs: int | None = None,
         resources: Resources | None = None,
         device: str | None = None,
     ) -> None:
-        if jobs is not None and jobs < 1:
-            raise InvalidInputError(f"--jobs must be at least 1, got {jobs}")
-        resources = resources or Resources()
-        self.retries = resources.retries
-        cores = cores_here()
-        self.slots = _places(resources.gpus, device)
+        super().__init__(jobs, resources)
+        cores, cpus = cores_here(), self.resources.cpus
+        self.slots = _places(self.resources.gpus, device)
         if not self.slots:
-            self.slots = [None] * max(1, cores // (resources.cpus or 1))
+            self.slots = [None] * max(1, cores // (cpus or 1))
         if jobs is not None:
             self.slots = [self.slots[number % len(self.slots)] for number in range(jobs)]
-        self.threads = resources.cpus or max(1, cores // len(self.slots))
+        self.at_once = len(self.slots)
+        self.threads = cpus or max(1, cores // len(self.slots))
+        self._free = deque(self.slots)
 
-    @property
-    def at_once(self) -> int:
-        return len(self.slots)
-
-    def run(self, tasks: Iterable[Task], stop: Stop = lambda: False) -> Iterator[Outcome]:
-        waiting = Queue(tasks)
-        free, running = deque(self.slots), list[_Worker]()
-        asked = False
-        try:
-            while True:
-                if not asked and stop():
-                    asked = True
-                    for worker in running:
-                        worker.ask_to_stop()
-                while free and not asked and (taken := waiting.take()) is not None:
-                    running.append(_Worker(*taken, free.popleft(), self.threads))
-                if not running:
-                    return
-                wait([each for worker in running for each in worker.signs()], POLL_SECONDS)
-                for worker in running:
-                    worker.listen()
-                for worker in [each for each in running if not each.process.is_alive()]:
-                    running.remove(worker)
-                    free.append(worker.device)
-                    outcome = worker.outcome()
-                    if asked and outcome.status == "lost":
-                        outcome = replace(outcome, status="stopped", error="")
-                    if outcome.status == "lost" and worker.attempt <= self.retries and not asked:
-                        waiting.put_back(worker.task, worker.attempt)
-                    else:
-                        yield outcome
-        finally:
-            for worker in running:
-                worker.kill()
+    def begin(self, task: Task) -> Job:
+        return _Worker(task, self._free, self.threads)
 
 
-@dataclass
-class _Worker:
-    """A process that does one task."""
+class _Worker(Job):
+    """A process that does one task, in one of the free slots."""
 
-    task: Task
-    attempt: int
-    device: str | None
-    threads: int
-    process: SpawnProcess = field(init=False)
-    receiver: Connection = field(init=False)
-    found: Outcome | None = None
-    heard: bool = False
-
-    def __post_init__(self) -> None:
+    def __init__(self, task: Task, free: deque[str | None], threads: int) -> None:
+        self.name, self._free, self._device = task.name, free, free.popleft()
+        self._found: Outcome | None = None
         context = multiprocessing.get_context("spawn")
-        self.receiver, sender = context.Pipe(duplex=False)
-        self.process = context.Process(
-            target=_work, args=(self.task, self.threads, self.device, sender), name=self.task.name
+        self._receiver, sender = context.Pipe(duplex=False)
+        self._process = context.Process(
+            target=_work, args=(task, threads, self._device, sender), name=task.name
         )
         with _ignoring_interrupts():  # which the process inherits, from its first moment
-            self.process.start()
+            self._process.start()
         sender.close()
 
-    def signs(self) -> list[Any]:
-        """What becomes ready when it says something, or ends."""
-        return [self.process.sentinel, *([] if self.heard else [self.receiver])]
-
-    def listen(self) -> None:
-        if not self.heard and self.receiver.poll():
-            self.heard = True
-            with suppress(EOFError, OSError):
-                self.found = self.receiver.recv()
-
-    def ask_to_stop(self) -> None:
-        self.process.terminate()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-        self.receiver.close()
+    def ended(self) -> bool:
+        self._listen()
+        return not self._process.is_alive()
 
     def outcome(self) -> Outcome:
-        self.process.join()
-        self.listen()
-        code = self.process.exitcode or 0
-        found = self.found or Outcome(self.task.name, "lost", error=_ending(code))
-        self.receiver.close()
-        self.process.close()
-        return replace(found, attempts=self.attempt)
+        self._process.join()
+        self._listen()
+        found = self._found or Outcome(self.name, "lost", error=_ending(self._process))
+        self._close()
+        return found
+
+    def stop(self) -> None:
+        self._process.terminate()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._close()
+
+    def _listen(self) -> None:
+        """Take the outcome as soon as it is there: a process that hands it over waits for that."""
+        if self._found is None and self._receiver.poll():
+            with suppress(EOFError, OSError):
+                self._found = self._receiver.recv()
+
+    def _close(self) -> None:
+        self._receiver.close()
+        self._process.close()
+        self._free.append(self._device)
 
 
 def _work(task: Task, threads: int, device: str | None, sender: Connection) -> None:
@@ -163,7 +122,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _ending(code: int) -> str:
+def _ending(process: SpawnProcess) -> str:
+    code = process.exitcode or 0
     if code >= 0:
         return f"its process ended with code {code}"
     try:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from convdkm.lab.studies.launchers.base import (
+    Job,
     Launcher,
     Outcome,
     Resources,
@@ -17,8 +19,6 @@ from convdkm.lab.studies.launchers.base import (
     execute,
     missing_extra,
 )
-
-POLL_SECONDS = 0.5
 
 
 def execute_on_ray(task: Task, threads: int) -> Outcome:
@@ -41,54 +41,59 @@ class RayLauncher(Launcher):
         resources: of one run.
     """
 
+    poll_seconds = 0.5
+
     def __init__(self, address: str | None = None, resources: Resources | None = None) -> None:
+        super().__init__(None, resources)
         try:
             import ray
         except ImportError:
             raise missing_extra("Ray", "ray") from None
-        self._ray = ray
-        self.address, self.resources = address, resources or Resources()
-
-    @property
-    def at_once(self) -> int | None:
-        return None
+        self._ray, self._address = ray, address
+        self.retries = 0  # left to Ray
 
     def run(self, tasks: Iterable[Task], stop: Stop = lambda: False) -> Iterator[Outcome]:
         ray = self._ray
-        own = not ray.is_initialized()
-        if own:
+        started_here = not ray.is_initialized()
+        if started_here:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray.init(self.address, log_to_driver=False, logging_level="error")
+            ray.init(self._address, log_to_driver=False, logging_level="error")
         try:
-            yield from self._follow(tasks, stop)
+            yield from super().run(tasks, stop)
         finally:
-            if own:
+            if started_here:
                 ray.shutdown()
 
-    def _follow(self, tasks: Iterable[Task], stop: Stop) -> Iterator[Outcome]:
-        ray, given = self._ray, self.resources
+    def begin(self, task: Task) -> Job:
+        given = self.resources
         cpus = given.cpus or 1
-        remote = ray.remote(
+        remote = self._ray.remote(
             num_cpus=cpus, num_gpus=given.gpus or 0, max_retries=given.retries, max_calls=1
         )(execute_on_ray)
-        names: dict[Any, str] = {remote.remote(task, cpus): task.name for task in tasks}
-        asked = False
-        while names:
-            if not asked and stop():
-                asked = True
-                for reference in names:
-                    ray.cancel(reference)
-            ready, _ = ray.wait(list(names), num_returns=1, timeout=POLL_SECONDS)
-            for reference in ready:
-                yield self._outcome(names.pop(reference), reference)
+        return _RayTask(self._ray, remote.remote(task, cpus), task.name, 1 + given.retries)
 
-    def _outcome(self, name: str, reference: Any) -> Outcome:
-        errors = self._ray.exceptions
+
+@dataclass(eq=False)
+class _RayTask(Job):
+    """A task of Ray; ``attempts`` are those after which it counts as lost."""
+
+    ray: Any
+    reference: Any
+    name: str
+    attempts: int
+
+    def ended(self) -> bool:
+        return bool(self.ray.wait([self.reference], timeout=0)[0])
+
+    def outcome(self) -> Outcome:
+        errors = self.ray.exceptions
         try:
-            outcome: Outcome = self._ray.get(reference)
+            outcome: Outcome = self.ray.get(self.reference)
         except (errors.TaskCancelledError, KeyboardInterrupt):
-            return Outcome(name, "stopped")
+            return Outcome(self.name, "stopped")
         except errors.RayError as error:
-            attempts = 1 + self.resources.retries
-            return Outcome(name, "lost", error=describe(error), attempts=attempts)
+            return Outcome(self.name, "lost", error=describe(error), attempts=self.attempts)
         return outcome
+
+    def stop(self) -> None:
+        self.ray.cancel(self.reference)

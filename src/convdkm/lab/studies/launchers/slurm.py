@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.launchers.base import (
+    Job,
     Launcher,
     Outcome,
-    Queue,
     Resources,
-    Stop,
     Task,
     describe,
     execute,
     missing_extra,
 )
-
-POLL_SECONDS = 1.0
 
 
 class SlurmLauncher(Launcher):
@@ -37,6 +32,8 @@ class SlurmLauncher(Launcher):
         cluster: submitit's name of the executor; ``local`` runs jobs on this machine.
     """
 
+    poll_seconds = 1.0
+
     def __init__(
         self,
         folder: str | Path,
@@ -49,13 +46,11 @@ class SlurmLauncher(Launcher):
     ) -> None:
         if hours <= 0:
             raise InvalidInputError(f"--hours must be more than 0, got {hours:g}")
-        if jobs is not None and jobs < 1:
-            raise InvalidInputError(f"--jobs must be at least 1, got {jobs}")
+        super().__init__(jobs, resources)
         try:
             import submitit
         except ImportError:
             raise missing_extra("submitit", "slurm") from None
-        self.resources, self.jobs = resources or Resources(), jobs
         try:
             executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         except RuntimeError as error:
@@ -76,37 +71,36 @@ class SlurmLauncher(Launcher):
         executor.update_parameters(**given)
         self._executor = executor
 
-    @property
-    def at_once(self) -> int | None:
-        return self.jobs
+    def begin(self, task: Task) -> Job:
+        given = Requeued(task, self.resources.cpus or 1)
+        return _SlurmJob(self._executor.submit(given), task.name)
 
-    def run(self, tasks: Iterable[Task], stop: Stop = lambda: False) -> Iterator[Outcome]:
-        waiting, most = Queue(tasks), self.jobs or math.inf
-        queued = dict[str, tuple[Any, Task, int]]()
+
+@dataclass(eq=False)
+class _SlurmJob(Job):
+    """A job of submitit; one that was told to stop is cancelled at once."""
+
+    job: Any
+    name: str
+    cancelled: bool = False
+
+    def ended(self) -> bool:
+        return self.cancelled or bool(self.job.done())
+
+    def outcome(self) -> Outcome:
+        from submitit.core.utils import FailedJobError, UncompletedJobError
+
+        if self.cancelled:
+            return Outcome(self.name, "stopped")
         try:
-            while True:
-                if stop():
-                    yield from (Outcome(name, "stopped") for name in queued)
-                    return
-                while len(queued) < most and (taken := waiting.take()) is not None:
-                    task, attempt = taken
-                    job = self._executor.submit(Requeued(task, self.resources.cpus or 1))
-                    queued[task.name] = (job, task, attempt)
-                if not queued:
-                    return
-                ended = [name for name, (job, _, _) in queued.items() if job.done()]
-                for name in ended:
-                    job, task, attempt = queued.pop(name)
-                    outcome = replace(_outcome(name, job), attempts=attempt)
-                    if outcome.status == "lost" and attempt <= self.resources.retries:
-                        waiting.put_back(task, attempt)
-                    else:
-                        yield outcome
-                if not ended:
-                    time.sleep(POLL_SECONDS)
-        finally:
-            for job, _, _ in queued.values():
-                job.cancel()
+            outcome: Outcome = self.job.result()
+        except (UncompletedJobError, FailedJobError) as error:
+            return Outcome(self.name, "lost", error=describe(error))
+        return outcome
+
+    def stop(self) -> None:
+        self.job.cancel()
+        self.cancelled = True
 
 
 @dataclass
@@ -124,13 +118,3 @@ class Requeued:
         from submitit.helpers import DelayedSubmission
 
         return DelayedSubmission(self)
-
-
-def _outcome(name: str, job: Any) -> Outcome:
-    from submitit.core.utils import FailedJobError, UncompletedJobError
-
-    try:
-        outcome: Outcome = job.result()
-    except (UncompletedJobError, FailedJobError) as error:
-        return Outcome(name, "lost", error=describe(error))
-    return outcome

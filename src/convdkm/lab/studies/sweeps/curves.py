@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.statistics import Summary
-from convdkm.lab.studies.style import PUBLISHED, entitle, explain, figure
+from convdkm.lab.studies.style import PUBLISHED, add_legend, add_title, figure
 from convdkm.lab.studies.sweeps.planning import PlannedRun
 from convdkm.lab.studies.sweeps.results import Results
 from convdkm.lab.studies.sweeps.table import TableResult, dataset_title
@@ -21,24 +20,15 @@ COLUMNS = ("dataset", "epochs", "inducing", "seed", "epoch", "test_acc")
 STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1, 1, 1)))
 GREYS = ("0.0", "0.25", "0.4", "0.0", "0.25", "0.4")
 
-Key = tuple[str, str]
 Points = dict[int, list[float]]
-
-
-@dataclass(frozen=True)
-class Curves:
-    """Test accuracies of published runs, by data set and inducing points, at each epoch."""
-
-    points: dict[Key, Points]
-
-    def of(self, dataset: str, inducing: Sequence[int]) -> Points:
-        """Those of one machine; nothing if there are none."""
-        return self.points.get((dataset, "/".join(map(str, inducing))), {})
+"""Test accuracies of all seeds, in per cent, by epoch."""
+Curves = dict[tuple[str, str], Points]
+"""Published curves by data set and inducing points, such as ``16/32/64``."""
 
 
 def read_published(path: Path) -> Curves:
     """Published curves from a CSV; of runs of several lengths, the longest."""
-    found: dict[Key, dict[int, Points]] = {}
+    found: dict[tuple[str, str], dict[int, Points]] = {}
     require_regular(path)
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -58,7 +48,7 @@ def read_published(path: Path) -> Curves:
         if isinstance(error, InvalidInputError):
             raise
         raise InvalidInputError(f"{path}: line {reader.line_num}: {error}") from None
-    return Curves({key: runs[max(runs)] for key, runs in found.items()})
+    return {key: runs[max(runs)] for key, runs in found.items()}
 
 
 def our_points(results: Results, runs: Iterable[PlannedRun]) -> Points:
@@ -83,7 +73,7 @@ def draw_curves(
     part = table.blocks[0].category
     ours = {
         (row.name, dataset): our_points(results, results.runs(part, row, dataset))
-        for row in part.own_rows
+        for row in part.runnable_rows
         for dataset in table.datasets
     }
     if not any(len(points) > 1 for points in ours.values()):
@@ -92,19 +82,20 @@ def draw_curves(
     with figure(path, [2.6], columns, max(4.2, 0.6 + 3.4 * columns)) as (made, axes):
         for panel, dataset in zip(axes[0], table.datasets, strict=True):
             looks = cycle(zip(STYLES, GREYS, strict=True))
-            for row in part.own_rows:
+            for row in part.runnable_rows:
                 points = ours[row.name, dataset]
                 line, grey = next(looks)
                 if points:
                     _band(panel, points, row.label, color=grey, ls=line, lw=1.2)
                 if points and published is not None and part.base_name == "benchmark":
                     inducing = results.runs(part, row, dataset)[0].config.model.inducing
-                    _published(panel, published.of(dataset, inducing), line, max(points))
+                    theirs = published.get((dataset, "/".join(map(str, inducing))), {})
+                    _published(panel, theirs, line, max(points))
             panel.set_title(dataset_title(dataset), fontsize=9)
             panel.set_xlabel("Epoch")
         axes[0][0].set_ylabel("Test accuracy (%)")
-        explain(made, axes, 2 * columns)
-        entitle(made, f"{table.title}: learning curves", table.scale_sentence)
+        add_legend(made, axes, 2 * columns)
+        add_title(made, f"{table.title}: learning curves", table.scale_sentence)
     return path
 
 

@@ -11,7 +11,14 @@ from pathlib import Path
 from convdkm.config import RunConfig
 from convdkm.lab.studies import folder
 from convdkm.lab.studies.folder import Status, StudyFolder
-from convdkm.lab.studies.sweeps.planning import PlannedRun, Scale, Selection, difference, plan
+from convdkm.lab.studies.sweeps.planning import (
+    PlannedRun,
+    Scale,
+    Selection,
+    difference,
+    merged_by_name,
+    plan,
+)
 from convdkm.lab.studies.sweeps.specification import METRICS
 from convdkm.storage.files import read_mapping, write_json
 
@@ -22,15 +29,11 @@ class Record(folder.Record):
     scale: Scale
     tables: dict[str, Selection]
 
-    def plan(self) -> list[PlannedRun]:
-        """Every run that is needed."""
+    def planned(self) -> list[PlannedRun]:
         return plan(self.tables.values(), self.scale)
 
     def merged(self, more: Record) -> Record:
-        """The tables of both."""
-        tables = dict(self.tables)
-        for name, chosen in more.tables.items():
-            tables[name] = tables[name].merged(chosen) if name in tables else chosen
+        tables = merged_by_name([*self.tables.items(), *more.tables.items()])
         return Record(scale=self.scale, tables=tables)
 
 
@@ -45,11 +48,6 @@ class SweepFolder(StudyFolder[PlannedRun, Record]):
     def of(self, run: PlannedRun) -> Path:
         """The folder of a run."""
         return self.path / run.place
-
-    def file(self, planned: PlannedRun, ending: str) -> Path:
-        """What lies beside the folder of a run."""
-        run = self.of(planned)
-        return run.with_name(f"{run.name}.{ending}")
 
     def status(self, planned: PlannedRun) -> Status:
         """How far a run has come."""

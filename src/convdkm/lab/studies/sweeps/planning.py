@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
@@ -21,7 +21,7 @@ from convdkm.lab.studies.sweeps.specification import Base, Category, Row, catego
 from convdkm.options import Integers, PositiveInt
 from convdkm.presets import preset
 
-OWN_SIZE = ("fast", "quick")
+SMALL_PRESETS = ("fast", "quick")
 """Presets whose size and recipe stand in place of the paper's."""
 IMMATERIAL = (
     "checkpoint_minutes",
@@ -50,20 +50,9 @@ class Scale(folder.Scale):
     inducing: Integers | None = None
     others: dict[str, str] = Field(default_factory=dict)
 
-    @field_validator("preset")
-    @classmethod
-    def _known(cls, name: str | None) -> str | None:
-        if name is not None:
-            preset(name)
-        return name
-
     def options(self) -> dict[str, Any]:
         """As options of a run."""
-        given = self.model_dump(exclude={"preset", "others"})
-        return {
-            **{name: value for name, value in given.items() if value is not None},
-            **self.others,
-        }
+        return {**self.model_dump(exclude={"preset", "others"}, exclude_none=True), **self.others}
 
     def flat(self) -> dict[str, Any]:
         """Its values by name, further options among them."""
@@ -82,9 +71,19 @@ class Selection(Part):
         rows = {}
         for name in dict.fromkeys([*self.rows, *other.rows]):
             either = {*self.rows.get(name, ()), *other.rows.get(name, ())}
-            rows[name] = tuple(row.name for row in category(name).own_rows if row.name in either)
+            rows[name] = tuple(
+                row.name for row in category(name).runnable_rows if row.name in either
+            )
         datasets = tuple(dict.fromkeys([*self.datasets, *other.datasets]))
         return Selection(datasets=datasets, rows=rows, seeds=max(self.seeds, other.seeds))
+
+
+def merged_by_name(selections: Iterable[tuple[str, Selection]]) -> dict[str, Selection]:
+    """Selections by name; those of one name are merged."""
+    found: dict[str, Selection] = {}
+    for name, chosen in selections:
+        found[name] = found[name].merged(chosen) if name in found else chosen
+    return found
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,6 @@ class PlannedRun:
 
     title: str
     dataset: str
-    seed: int
     place: str
     config: RunConfig
 
@@ -111,16 +109,11 @@ def planned_cell(
     config = settings(table, row, dataset, scale)
     place = f"{_name(dataset)}/{table.base_name}/{slug(table.base, row)}"
     title = f"{_name(dataset)}, {table.title.partition(' (')[0].lower()} {row.label}"
-    return [
-        PlannedRun(
-            f"{title}, seed {seed}",
-            dataset,
-            seed,
-            f"{place}/seed-{seed}",
-            config.updated({"seed": seed}),
-        )
-        for seed in range(seeds)
-    ]
+    runs = []
+    for seed in range(seeds):
+        own = config.updated({"seed": seed})
+        runs.append(PlannedRun(f"{title}, seed {seed}", dataset, f"{place}/seed-{seed}", own))
+    return runs
 
 
 def plan(selections: Iterable[Selection], scale: Scale) -> list[PlannedRun]:
@@ -129,7 +122,7 @@ def plan(selections: Iterable[Selection], scale: Scale) -> list[PlannedRun]:
     for chosen in selections:
         for name, rows in chosen.rows.items():
             table = category(name)
-            for row in table.own_rows:
+            for row in table.runnable_rows:
                 if row.name in rows:
                     for dataset in chosen.datasets:
                         for run in planned_cell(table, row, dataset, chosen.seeds, scale):
@@ -146,11 +139,11 @@ def settings(table: Category, row: Row, dataset: str, scale: Scale) -> RunConfig
             flag = f"--{name}" if name in Scale.model_fields else f"--set {name}"
             raise InvalidInputError(
                 f"{name} is what table {table.name!r} varies; choose rows with --rows, such as"
-                f" --rows {table.own_rows[0].name}, in place of {flag}"
+                f" --rows {table.runnable_rows[0].name}, in place of {flag}"
             )
     chosen = scale.preset or table.base.preset
     config = preset(chosen).config(dataset).updated(table.base.model)
-    if chosen not in OWN_SIZE:
+    if chosen not in SMALL_PRESETS:
         config = config.updated({**table.base.size, **row.exceptions.get(dataset, {})})
     config = config.updated({**row.options, **scale.options()})
     # The runs of a table are whitened alike, as the paper's are, however few images one has.
@@ -180,9 +173,8 @@ def scale_notes(tables: Sequence[Category], scale: Scale, chosen: Selection) -> 
     """How the sweep differs from the paper's, one sentence each; empty if it does not."""
     notes = []
     base = tables[0].base
-    small = scale.preset in OWN_SIZE
     if scale.preset not in (None, base.preset):
-        own = ", with a size and recipe of its own" if small else ""
+        own = ", with a size and recipe of its own" if scale.preset in SMALL_PRESETS else ""
         notes.append(f"preset {scale.preset} in place of {base.preset}{own}")
     if scale.epochs is not None and scale.epochs != base.size["epochs"]:
         notes.append(f"{counted(scale.epochs, 'epoch')} in place of {base.size['epochs']}")

@@ -9,13 +9,12 @@ from typing import Any
 from convdkm.config import RunConfig
 from convdkm.data.registry import MissingDataError, checked_dataset, is_known, locate
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.sweeps.folder import SweepFolder
+from convdkm.lab.studies.sweeps.folder import Record, SweepFolder
 from convdkm.lab.studies.sweeps.planning import IMMATERIAL, Scale, Selection
 from convdkm.lab.studies.sweeps.specification import categories_of, chosen_rows
 from convdkm.lab.studies.sweeps.sweep import Sweep
-from convdkm.presets import preset as preset_of
 
-OWN_FLAG = {
+DEDICATED_FLAGS = {
     name: f"--{name.replace('_', '-')}"
     for name in ("dataset", "epochs", "train_size", "inducing", "data_dir", "device")
 } | {"seed": "--seeds"}
@@ -47,33 +46,34 @@ def asked_for(
         rows={name: tuple(row.name for row in group) for name, group in picked.items() if group},
         seeds=seeds,
     )
-    if preset is not None:
-        preset_of(preset)
     size = {name: value for name, value in scale.items() if value is not None}
     checked = RunConfig.of(size, "the options").flat()
     set_by_name = _others(others)
     further = {name: value for name, value in set_by_name.items() if name not in IMMATERIAL}
     changed = Scale(preset=preset, others=further, **{name: checked[name] for name in size})
-    place: dict[str, Any] = {n: value for n, value in set_by_name.items() if n in IMMATERIAL}
-    place |= {name: value for name, value in where.items() if value is not None}
+    place: dict[str, Any] = {
+        **{name: value for name, value in set_by_name.items() if name in IMMATERIAL},
+        **{name: value for name, value in where.items() if value is not None},
+    }
     if "data_dir" in place:
         place["data_dir"] = str(Path(place["data_dir"]).expanduser().resolve())
     RunConfig.of(place, "the options")
-    return Sweep(folder, table, selection, changed, place, timed)
+    record = Record(scale=changed, tables={table: selection})
+    return Sweep(folder, record, place, timed)
 
 
 def _others(given: Mapping[str, str]) -> dict[str, str]:
     """Options by ``--set``: checked, and each written in one way, which the option takes."""
     for name, value in given.items():
-        if own := OWN_FLAG.get(name):
+        if own := DEDICATED_FLAGS.get(name):
             raise InvalidInputError(
                 f"--set {name}={value}: that has an option of its own here, {own}"
             )
     checked = RunConfig.of(given, "--set").flat()
-    values = ((name, checked[name]) for name in given)
+    values = {name: checked[name] for name in given}
     return {
         name: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        for name, value in values
+        for name, value in values.items()
     }
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
+from convdkm.lab.studies.cells import Cell, best_in_bold
 from convdkm.lab.studies.folder import Status
-from convdkm.lab.studies.rendering import Mark
-from convdkm.lab.studies.statistics import (
-    LEVEL,
-    Published,
-    Summary,
-    p_different,
-    similar_to_best,
-)
+from convdkm.lab.studies.statistics import Summary
 from convdkm.lab.studies.sweeps.folder import Record, SweepFolder
-from convdkm.lab.studies.sweeps.planning import PlannedRun, Selection, planned_cell, scale_notes
+from convdkm.lab.studies.sweeps.planning import (
+    PlannedRun,
+    Selection,
+    merged_by_name,
+    planned_cell,
+    scale_notes,
+)
 from convdkm.lab.studies.sweeps.specification import (
     COLLECTIONS,
     METRICS,
@@ -25,7 +25,7 @@ from convdkm.lab.studies.sweeps.specification import (
     category,
     collection,
 )
-from convdkm.lab.studies.sweeps.table import Block, Cell, Line, TableResult
+from convdkm.lab.studies.sweeps.table import Block, Line, TableResult
 
 
 class Results:
@@ -38,14 +38,31 @@ class Results:
     def __init__(self, path: str | Path) -> None:
         self.folder = SweepFolder(path)
         self.record: Record = self.folder.read()
-        self._status: dict[str, Status] = {}
-        self._runs: dict[tuple[str, str, str], list[PlannedRun]] = {}
+        # What is planned of each category, by whichever tables ask for it.
+        self._chosen = merged_by_name(
+            (name, chosen.model_copy(update={"rows": {name: rows}}))
+            for chosen in self.record.tables.values()
+            for name, rows in chosen.rows.items()
+        )
+        self._runs = {
+            (name, row.name, dataset): planned_cell(
+                category(name), row, dataset, chosen.seeds, self.record.scale
+            )
+            for name, chosen in self._chosen.items()
+            for row in category(name).runnable_rows
+            if row.name in chosen.rows[name]
+            for dataset in chosen.datasets
+        }
+        every = {run.place: run for runs in self._runs.values() for run in runs}
+        self._status = {place: self.folder.status(run) for place, run in every.items()}
 
     def status(self, run: PlannedRun) -> Status:
         """How far a run has come."""
-        if run.place not in self._status:
-            self._status[run.place] = self.folder.status(run)
         return self._status[run.place]
+
+    def runs(self, table: Category, row: Row, dataset: str) -> list[PlannedRun]:
+        """The planned runs of a cell; none where the sweep does not have it."""
+        return self._runs.get((table.name, row.name, dataset), [])
 
     def tables(self) -> Iterator[TableResult]:
         """Every table of the sweep: a collection, then each of its categories; each once."""
@@ -60,31 +77,9 @@ class Results:
                 yield self._result(name, title, "Setting", chosen, blocks)
             for part in (category(each) for each in chosen.rows if each not in seen):
                 seen.add(part.name)
-                either = self._chosen(part.name) or chosen
+                either = self._chosen[part.name]
                 blocks = [self._block(part, m, either.datasets, METRICS[m]) for m in part.metrics]
                 yield self._result(part.name, part.title, part.heading, either, blocks)
-
-    def runs(self, table: Category, row: Row, dataset: str) -> list[PlannedRun]:
-        """The planned runs of a cell; none where the sweep does not have it."""
-        chosen = self._chosen(table.name)
-        if chosen is None or row.name not in chosen.rows[table.name]:
-            return []
-        if dataset not in chosen.datasets:
-            return []
-        key = (table.name, row.name, dataset)
-        if key not in self._runs:
-            scale = self.record.scale
-            self._runs[key] = planned_cell(table, row, dataset, chosen.seeds, scale)
-        return self._runs[key]
-
-    def _chosen(self, part: str) -> Selection | None:
-        """What of a category is planned, by whichever tables ask for it; None if nothing is."""
-        found: Selection | None = None
-        for chosen in self.record.tables.values():
-            if part in chosen.rows:
-                narrowed = chosen.model_copy(update={"rows": {part: chosen.rows[part]}})
-                found = narrowed if found is None else found.merged(narrowed)
-        return found
 
     def _result(
         self, name: str, title: str, heading: str, chosen: Selection, blocks: Sequence[Block]
@@ -105,49 +100,39 @@ class Results:
         )
 
     def _block(self, table: Category, metric: str, datasets: Sequence[str], title: str) -> Block:
+        columns = [self._column(table, metric, dataset) for dataset in datasets]
+        times = table.seconds_per_epoch if metric == "test_accuracy" else {}
         lines = []
         for row in table.rows:
-            cells = tuple(self._cell(table, metric, row, dataset) for dataset in datasets)
-            if not any(cell.planned or cell.published for cell in cells):
-                continue
-            timed = metric == "test_accuracy" and table.seconds_per_epoch
-            lines.append(
-                Line(
-                    row,
-                    cells,
-                    self._seconds(table, row, datasets) if timed else None,
-                    table.seconds_per_epoch.get(row.name) if timed else None,
-                )
-            )
-        for column in range(len(datasets)):
-            _make_bold(lines, column)
+            cells = tuple(column[row.name] for column in columns)
+            if any(cell.planned or cell.published for cell in cells):
+                seconds = self._seconds(table, row, datasets) if times else None
+                lines.append(Line(row, cells, (seconds, times.get(row.name))))
         return Block(table, metric, title, tuple(lines))
 
-    def _cell(self, table: Category, metric: str, row: Row, dataset: str) -> Cell:
-        published = table.figure(metric, row.name, dataset)
-        if row.options is None:
-            return Cell(None, 0, 0, published)
-        states = [self.status(run) for run in self.runs(table, row, dataset)]
-        failed = sum(each.state == "failed" for each in states)
-        ours = Summary.over(states, metric)
-        return Cell(ours, len(states), failed, published, difference=_difference(ours, published))
+    def _column(self, table: Category, metric: str, dataset: str) -> dict[str, Cell]:
+        """The cells of a data set by row; methods of others count as published."""
+        cells, others = {}, {}
+        for row in table.rows:
+            states = [self.status(run) for run in self.runs(table, row, dataset)]
+            published = table.figure(metric, row.name, dataset)
+            cells[row.name] = Cell.of(states, metric, published)
+            if row.options is None and published is not None:
+                others[row.name] = Summary.of_published(published)
+        return best_in_bold(cells, others)
 
     def _seconds(self, table: Category, row: Row, datasets: Sequence[str]) -> float | None:
         """Mean time of an epoch over the finished runs of a row, evaluations included."""
-        values = []
-        for dataset in datasets:
-            for run in self.runs(table, row, dataset):
-                metrics = self.status(run).metrics
-                if metrics:
-                    values.append(metrics["seconds"] / metrics["epochs"])
-        return sum(values) / len(values) if values else None
+        runs = [run for dataset in datasets for run in self.runs(table, row, dataset)]
+        found = [metrics for run in runs if (metrics := self.status(run).metrics)]
+        return fmean(each["seconds"] / each["epochs"] for each in found) if found else None
 
     def _holes(self, tables: Sequence[Category], chosen: Selection) -> Iterator[str]:
         """What is not there, and why."""
         runs = {
             run.place: run
             for table in tables
-            for row in table.own_rows
+            for row in table.runnable_rows
             for dataset in chosen.datasets
             for run in self.runs(table, row, dataset)
         }
@@ -161,30 +146,3 @@ class Results:
             missing += status.state in ("missing", "begun")
         if missing:
             yield f"Not finished: {missing} of {len(runs)} runs; the same sweep goes on with them."
-
-
-def _difference(ours: Summary | None, published: Published | None) -> Mark | None:
-    if ours is None or published is None:
-        return None
-    p = p_different(ours, Summary.of_published(published))
-    if p is None or p >= LEVEL:
-        return None
-    return "above" if ours.mean > published.mean else "below"
-
-
-def _counted(line: Line, column: int) -> Summary | None:
-    cell = line.cells[column]
-    if line.row.options is None and cell.published is not None:
-        return Summary.of_published(cell.published)
-    return cell.ours
-
-
-def _make_bold(lines: list[Line], column: int) -> None:
-    """Mark what is similar to the best of a column; the methods of others count as published."""
-    summaries = {line.row.name: _counted(line, column) for line in lines}
-    best = similar_to_best({name: each for name, each in summaries.items() if each is not None})
-    for index, line in enumerate(lines):
-        if line.row.name in best and line.row.options is not None:
-            cells = list(line.cells)
-            cells[column] = replace(cells[column], bold=True)
-            lines[index] = replace(line, cells=tuple(cells))

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.folder import Part
@@ -28,13 +28,6 @@ METRICS = {
     "train_log_likelihood": "Train log-likelihood",
 }
 """The metrics of the paper's tables, by their names in ``metrics.json``."""
-
-
-def _figures(value: Any) -> Any:
-    return [each if isinstance(each, Published) else Published.parse(each) for each in value]
-
-
-Figures = Annotated[tuple[Published, ...], BeforeValidator(_figures)]
 
 
 class Base(Part):
@@ -76,7 +69,7 @@ class Category(Part):
     base: Base = Field(alias="base_content")
     datasets: tuple[str, ...]
     rows: tuple[Row, ...]
-    published: dict[str, dict[str, Figures]]
+    published: dict[str, dict[str, tuple[Published, ...]]]
     seconds_per_epoch: dict[str, float] = Field(default_factory=dict)
     note: str | None = None
 
@@ -99,14 +92,14 @@ class Category(Part):
         return tuple(name for name in METRICS if name in self.published)
 
     @property
-    def own_rows(self) -> tuple[Row, ...]:
+    def runnable_rows(self) -> tuple[Row, ...]:
         """The rows that can be run."""
         return tuple(row for row in self.rows if row.options is not None)
 
     @property
     def varies(self) -> frozenset[str]:
         """The options that rows set."""
-        return frozenset(name for row in self.own_rows for name in row.options or ())
+        return frozenset(name for row in self.runnable_rows for name in row.options or ())
 
     def figure(self, metric: str, row: str, dataset: str) -> Published | None:
         """What is published, if anything is."""
@@ -125,16 +118,14 @@ class Collection(Part):
     metric: str
 
 
-def names() -> tuple[str, ...]:
-    """Everything that can be swept."""
-    return (*COLLECTIONS, *CATEGORIES)
-
-
 @cache
 def category(name: str) -> Category:
-    """The category of that name."""
+    """The category of that name; an error with the nearest if there is none."""
     if name not in CATEGORIES:
-        raise _unknown(name)
+        known = (*COLLECTIONS, *CATEGORIES)
+        raise InvalidInputError(
+            f"there is no table {name!r}.{nearest(name, known)} There are {', '.join(known)}."
+        )
     content = _read(name)
     base = Base.model_validate(_read(f"base-{content['base']}"))
     content.setdefault("datasets", base.datasets)
@@ -143,9 +134,7 @@ def category(name: str) -> Category:
 
 @cache
 def collection(name: str) -> Collection:
-    """The collection of that name."""
-    if name not in COLLECTIONS:
-        raise _unknown(name)
+    """The collection of that name, one of :data:`COLLECTIONS`."""
     return Collection.model_validate({"name": name, **_read(name)})
 
 
@@ -163,7 +152,7 @@ def chosen_rows(table: str, wanted: Iterable[str] | None) -> dict[str, tuple[Row
     ``nu:1``. Unknown ones are an error that suggests the nearest.
     """
     categories = categories_of(table)
-    rows = {each.name: each.own_rows for each in categories}
+    rows = {each.name: each.runnable_rows for each in categories}
     if wanted is None:
         return rows
     known = {f"{name}:{row.name}": (name, row) for name, group in rows.items() for row in group}
@@ -192,13 +181,6 @@ def _same(text: str, name: str) -> bool:
         return float(text) == float(name)
     except ValueError:
         return False
-
-
-def _unknown(name: str) -> InvalidInputError:
-    known = names()
-    return InvalidInputError(
-        f"there is no table {name!r}.{nearest(name, known)} There are {', '.join(known)}."
-    )
 
 
 def _read(name: str) -> dict[str, Any]:

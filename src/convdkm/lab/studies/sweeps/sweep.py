@@ -2,30 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from convdkm.config import RunConfig
 from convdkm.lab.studies.folder import Status, counted
-from convdkm.lab.studies.launchers.base import Launcher, Outcome, Stop
-from convdkm.lab.studies.study import Foreseen, Progress, Study, Tell
-from convdkm.lab.studies.sweeps.estimating import estimate
-from convdkm.lab.studies.sweeps.folder import Record, SweepFolder
-from convdkm.lab.studies.sweeps.planning import PlannedRun, Scale, Selection, plan, scale_notes
+from convdkm.lab.studies.launchers.base import Launcher, Outcome, Stop, asked_to_stop
+from convdkm.lab.studies.study import Progress, Study, Tell
+from convdkm.lab.studies.sweeps.folder import Record, SweepFolder, read_metrics
+from convdkm.lab.studies.sweeps.planning import PlannedRun, scale_notes
 from convdkm.lab.studies.sweeps.specification import categories_of
-from convdkm.lab.studies.sweeps.tasks import RunTask
+from convdkm.lab.studies.sweeps.timing import estimate, keep_memory
 from convdkm.training.view import format_duration
 
 
+@dataclass(frozen=True)
+class RunTask:
+    """A run in its folder, made or gone on with."""
+
+    name: str
+    folder: str
+    config: RunConfig
+    log: str | None = None
+
+    def __call__(self) -> dict[str, float] | None:
+        """The final figures; None if it was asked to stop before."""
+        from convdkm.training.checkpoint import CheckpointStore
+        from convdkm.training.fit import fit, resume
+        from convdkm.training.folder import CHECKPOINTS
+
+        folder = Path(self.folder)
+        done = read_metrics(folder)
+        if done is not None:
+            return done
+        config = self.config
+        keep_memory(config.training.device)
+        place: dict[str, Any] = {"data_dir": config.data.data_dir, "device": config.training.device}
+        if CheckpointStore(folder / CHECKPOINTS).names():
+            run = resume(folder, stop=asked_to_stop, **place)
+        else:
+            run = fit(config, config.data.dataset, folder=folder, stop=asked_to_stop)
+        return run.metrics or None
+
+
 @dataclass
-class Sweep(Study[PlannedRun]):
+class Sweep(Study[PlannedRun, Record]):
     """The runs of one table.
 
     Attributes:
-        folder: of the sweep.
-        table: its name.
-        chosen: what of the table is asked for.
-        scale: of all runs.
         where: options of the place, such as the device.
         timed: measure beforehand how long runs take.
     """
@@ -35,27 +61,18 @@ class Sweep(Study[PlannedRun]):
     after_failures = "their errors are kept, and the same command tries them again"
 
     folder: SweepFolder
-    table: str
-    chosen: Selection
-    scale: Scale
     where: Mapping[str, Any] = field(default_factory=dict)
     timed: bool = True
-    planned: Sequence[PlannedRun] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.planned = plan([self.chosen], self.scale)
-
-    def record(self) -> Record:
-        return Record(scale=self.scale, tables={self.table: self.chosen})
 
     def announcement(self) -> Iterator[str]:
-        rows, sets = sum(map(len, self.chosen.rows.values())), len(self.chosen.datasets)
-        seeds, count = self.chosen.seeds, len(self.planned)
+        ((table, chosen),) = self.record.tables.items()
+        rows, sets = sum(map(len, chosen.rows.values())), len(chosen.datasets)
+        seeds, count = chosen.seeds, len(self.planned)
         parts = [counted(rows, "setting"), counted(sets, "data set"), counted(seeds, "seed")]
         shared = rows * sets * seeds - count
         note = f" ({shared} shared between categories)" if shared else ""
-        yield f"Table {self.table}: {' × '.join(parts)}, {counted(count, 'run')}{note}"
-        notes = scale_notes(categories_of(self.table), self.scale, self.chosen)
+        yield f"Table {table}: {' × '.join(parts)}, {counted(count, 'run')}{note}"
+        notes = scale_notes(categories_of(table), self.record.scale, chosen)
         yield f"Not at the scale of the paper: {'; '.join(notes)}" if notes else "As in the paper"
 
     def foresee(
@@ -66,22 +83,20 @@ class Sweep(Study[PlannedRun]):
         *,
         rehearsal: bool,
         tell: Tell,
-    ) -> Foreseen:
+    ) -> None:
         if not self.timed:
-            return Foreseen()
-        if not progress.remaining:
+            return
+        if not progress.left:
             if rehearsal:
                 tell.say("Nothing is left to do")
-            return Foreseen()
-        found = estimate(progress, self.folder, launcher, where=self.where, stop=stop)
-        if found.problem:
-            tell.warn(f"a trial failed: {found.problem}")
-        left = found.remaining(progress.remaining, launcher.at_once)
+            return
+        estimate(progress, self.folder, launcher, where=self.where, stop=stop, warn=tell.warn)
+        left = progress.remaining(launcher.at_once)
         if left is not None:
             tell.say(f"About {format_duration(left)}, with {launcher.at_once} at a time")
-        elif len(found.seconds) == len(progress.remaining):
-            tell.say(f"About {format_duration(found.total)} of runs, one after another")
-        return found
+        elif len(progress.seconds) == len(progress.left):
+            total = format_duration(sum(progress.seconds.values()))
+            tell.say(f"About {total} of runs, one after another")
 
     def task(self, planned: PlannedRun) -> RunTask:
         """A run from wherever it has come to its end."""
@@ -89,7 +104,7 @@ class Sweep(Study[PlannedRun]):
         return RunTask(
             planned.title,
             str(self.folder.of(planned).absolute()),
-            planned.config.updated(self.where).model_dump(mode="json"),
+            planned.config.updated(self.where),
             str(self.folder.file(planned, "log").absolute()),
         )
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from convdkm.data.registry import is_known, known_set
+from convdkm.lab.studies.cells import Cell
 from convdkm.lab.studies.rendering import (
     LATEX,
     OVER_SEEDS,
     Figure,
     Grid,
-    Mark,
     Table,
     Tabular,
     decimals,
@@ -20,7 +20,6 @@ from convdkm.lab.studies.rendering import (
     latex_line,
     with_error,
 )
-from convdkm.lab.studies.statistics import Published, Summary
 from convdkm.lab.studies.sweeps.specification import Category, Row
 from convdkm.storage.text import in_latex
 
@@ -29,58 +28,28 @@ WIDE = 6
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One setting on one data set, in one metric.
-
-    Attributes:
-        ours: over the finished seeds; None where there is none, or the row is of others.
-        planned: seeds that were planned; 0 where the sweep does not have it.
-        failed: seeds that failed.
-        published: what the paper prints.
-        bold: whether ours is the best of its category, or not significantly worse.
-        difference: where ours differs significantly from the published.
-    """
-
-    ours: Summary | None
-    planned: int
-    failed: int
-    published: Published | None
-    bold: bool = False
-    difference: Mark | None = None
-
-    @property
-    def complete(self) -> bool:
-        """Whether every planned seed is there."""
-        return self.planned == (0 if self.ours is None else self.ours.count)
-
-    def shown(self, metric: str) -> tuple[Figure, Figure]:
-        """Ours, with how many of the planned seeds there are if not all; and the published."""
-        digits, note = decimals(metric), ""
-        if not self.complete:
-            count = 0 if self.ours is None else self.ours.count
-            note = f"{count} of {self.planned}" + f", {self.failed} failed" * bool(self.failed)
-        ours = Figure(with_error(self.ours, digits), self.bold, self.difference, note)
-        printed = self.published
-        return ours, Figure(with_error(printed, digits), printed is not None and printed.bold)
-
-
-@dataclass(frozen=True)
 class Line:
-    """A row of a block: its setting, a cell for each data set, and seconds an epoch takes."""
+    """A row of a block: its setting, a cell for each data set, and seconds of an epoch.
+
+    ``seconds`` are ours and the published.
+    """
 
     row: Row
     cells: tuple[Cell, ...]
-    seconds: float | None = None
-    published_seconds: float | None = None
-
-    @property
-    def times(self) -> tuple[float | None, float | None]:
-        """Of an epoch: ours and the published."""
-        return self.seconds, self.published_seconds
+    seconds: tuple[float | None, float | None] = (None, None)
 
     def shown(self, metric: str) -> list[Figure]:
-        """Its figures, data set by data set."""
-        return [figure for cell in self.cells for figure in cell.shown(metric)]
+        """Ours and the published of every data set, with how many seeds there are if not all."""
+        digits, figures = decimals(metric), []
+        for cell in self.cells:
+            failed = f", {cell.failed} failed" if cell.failed else ""
+            note = "" if cell.complete else f"{cell.count} of {cell.planned}{failed}"
+            printed = cell.published
+            figures += [
+                Figure(with_error(cell.ours, digits), cell.bold, cell.difference, note),
+                Figure(with_error(printed, digits), printed is not None and printed.bold),
+            ]
+        return figures
 
 
 @dataclass(frozen=True)
@@ -95,7 +64,7 @@ class Block:
     @property
     def timed(self) -> bool:
         """Whether it says how long an epoch takes."""
-        return any(line.published_seconds is not None for line in self.lines)
+        return any(line.seconds[1] is not None for line in self.lines)
 
     @property
     def sourced(self) -> bool:
@@ -108,10 +77,8 @@ class TableResult(Table):
     """A table as it will be shown.
 
     Attributes:
-        name, title, notes: see :class:`~convdkm.lab.studies.rendering.Table`.
         heading: of the column of settings.
         datasets: its columns.
-        blocks: under one another.
         scale: how it differs from the paper's scale, in words; empty if it does not.
     """
 
@@ -146,7 +113,7 @@ class TableResult(Table):
                     *([line.row.source or ""] * block.sourced),
                     line.row.label,
                     *line.shown(block.metric),
-                    *([in_seconds(value, "") for value in line.times] * block.timed),
+                    *([in_seconds(value, "") for value in line.seconds] * block.timed),
                 ]
                 for line in block.lines
             ]
@@ -208,7 +175,7 @@ class TableResult(Table):
                         "metric": block.metric,
                         "mean": ours and ours.mean,
                         "standard_error": ours and ours.error,
-                        "seeds": ours.count if ours else 0,
+                        "seeds": cell.count,
                         "seeds_planned": cell.planned,
                         "seeds_failed": cell.failed,
                         "bold": int(cell.bold),
@@ -216,8 +183,8 @@ class TableResult(Table):
                         "published_standard_error": published and published.error,
                         "published_bold": published and int(published.bold),
                         "difference": cell.difference,
-                        "seconds_per_epoch": line.seconds,
-                        "published_seconds_per_epoch": line.published_seconds,
+                        "seconds_per_epoch": line.seconds[0],
+                        "published_seconds_per_epoch": line.seconds[1],
                         "scale": "; ".join(self.scale) or "as in the paper",
                     }
 
@@ -235,7 +202,7 @@ def _latex_rows(block: Block, *, sourced: bool, timed: bool) -> Iterator[str]:
         else:
             title = rf"\multirow{{{len(block.lines)}}}{{*}}{{{in_latex(block.title)}}}"
             first = [title if index == 0 else ""]
-        times: Sequence[float | None] = line.times if timed else ()
+        times: Sequence[float | None] = line.seconds if timed else ()
         yield latex_line(
             [
                 *first,
