@@ -16,8 +16,7 @@ from convdkm.checks import check_choice
 from convdkm.cli.arguments import CheckpointName, Device, argument, option, switch
 from convdkm.cli.output import MISSING, console, plain_table, say, warn
 from convdkm.errors import InvalidInputError
-from convdkm.storage.prediction_file import PartialFile
-from convdkm.storage.prediction_rows import COLUMNS, CsvForm, Form, JsonForm, Row
+from convdkm.storage.prediction_file import COLUMNS, CsvForm, Form, JsonForm, PartialFile, Row
 from convdkm.storage.text import name_text, one_line
 
 if TYPE_CHECKING:
