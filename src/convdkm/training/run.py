@@ -102,7 +102,7 @@ class Run:
         cls, config: RunConfig, checkpoint: Checkpoint, model: DeepKernelMachine | None
     ) -> tuple[Run, str | None]:
         """A run with the machine of its checkpoint, and a warning if the settings have another."""
-        config, changed = same_machine(config, checkpoint.description.get("config"))
+        config, changed = same_machine(config, checkpoint)
         return cls.of_checkpoint(config, checkpoint, model), changed
 
     @classmethod
