@@ -51,14 +51,10 @@ def sealing(path: Path) -> Iterator[Path]:
 
 
 def check_digest(path: Path) -> bool:
-    """Whether a file has a digest: one that is right.
-
-    Returns:
-        False for a file without one, such as older versions wrote: it cannot be checked.
+    """Whether a file has a digest, and so can be checked.
 
     Raises:
         DamagedError: the content is not what the digest says.
-        OSError: the file cannot be read.
     """
     if not path.stat().st_size:
         return False

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from convdkm.errors import CannotWriteError, ConvDKMError, InvalidInputError
 from convdkm.storage.text import writable
@@ -153,26 +153,6 @@ def locked(path: Path, taken: str, advice: str) -> Iterator[None]:
         InvalidInputError: another process holds it: what is ``taken``, by whom, and the ``advice``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked_handle(path, taken, advice) as handle:
-        process = {
-            "process": os.getpid(),
-            "host": platform.node(),
-            "since": datetime.now().astimezone().isoformat(timespec="seconds"),
-            "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-        }
-        handle.truncate(0)
-        handle.write(json.dumps(process) + "\n")
-        handle.flush()
-        yield
-
-
-def holder(path: Path) -> dict[str, Any]:
-    """Who holds a lock, or held it last: ``process``, ``host``, ``since`` and ``command``."""
-    return read_mapping(path) or {}
-
-
-@contextmanager
-def _locked_handle(path: Path, taken: str, advice: str) -> Iterator[IO[str]]:
     while True:
         with path.open("a", encoding="utf-8") as handle:
             with suppress(ImportError):
@@ -185,7 +165,22 @@ def _locked_handle(path: Path, taken: str, advice: str) -> Iterator[IO[str]]:
                     if who := holder(path):
                         name = f"process {who['process']} on {who['host']} since {who['since']}"
                     raise InvalidInputError(f"{taken} by {name}; {advice}") from None
-            # One that was removed between opening and locking locks nothing.
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(handle.fileno())):
-                yield handle
-                return
+            # A file that was removed between opening and locking locks nothing.
+            if not (path.exists() and os.path.samestat(path.stat(), os.fstat(handle.fileno()))):
+                continue
+            process = {
+                "process": os.getpid(),
+                "host": platform.node(),
+                "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+                "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            }
+            handle.truncate(0)
+            handle.write(json.dumps(process) + "\n")
+            handle.flush()
+            yield
+            return
+
+
+def holder(path: Path) -> dict[str, Any]:
+    """Who holds a lock, or held it last: ``process``, ``host``, ``since`` and ``command``."""
+    return read_mapping(path) or {}

@@ -19,12 +19,9 @@ OLD = "written by an older version: it can be read, but not checked"
 class Finding:
     """What is known of a file.
 
-    Attributes:
-        path: of the file.
-        state: ``ok`` if it is, bit for bit, what was written; ``readable`` for tables and settings,
-            which have no digest and make sense; ``no digest`` for a file that should have one but
-            is older; or ``damaged``.
-        detail: why.
+    Its state is ``ok`` if it is, bit for bit, what was written; ``readable`` for tables and
+    settings, which have no digest and make sense; ``no digest`` for a file that should have one but
+    is older; or ``damaged``. The detail says why.
     """
 
     path: Path

@@ -24,12 +24,7 @@ COLUMNS = ("image", "class", "probability", "entropy", "mutual_information")
 
 
 class Form(ABC):
-    """How rows are written; a row of CSV or JSON is one line, whatever its names hold.
-
-    Args:
-        classes: names of the classes.
-        files: paths of all images.
-    """
+    """How rows are written; a row of CSV or JSON is one line, whatever its names hold."""
 
     end = ""
     resumable = True

@@ -97,10 +97,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[st
         try:
             save_file(separate, temporary, metadata={**metadata, KEY: BLANK})
         except SafetensorError as error:
-            number = re.search(r"os error (\d+)", str(error))
-            if number is None:
+            found = re.search(r"os error (\d+)", str(error))
+            if found is None:
                 raise
-            raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+            raise OSError(code := int(found[1]), os.strerror(code)) from error
 
 
 def key_of(path: Path) -> str | None:

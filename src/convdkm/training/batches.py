@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from convdkm.config import AugmentStage, Recipe
     from convdkm.data.whitening import Whitening
 
+INSTRUMENT_IMAGES = 128
+"""Training images that instruments are read on: chosen once, whitened, not augmented."""
+
 
 def generator_of(*entropy: int) -> torch.Generator:
     """A generator whose stream belongs to these numbers (seed, epoch, …) alone."""
@@ -90,12 +93,12 @@ class Batches:
         """Images in the batch of a step (from 0), over all processes."""
         return min(self.batch_size, self.num_data - step % self.steps * self.batch_size)
 
-    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of epoch ``number`` (from 0), beginning with step ``start`` (from 0).
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of an epoch (from 0), beginning with step ``start`` (from 0).
 
         Of each, this process's share; where it has none, the first image of the batch.
         """
-        order = torch.randperm(self.num_data, generator=generator_of(self.seed, 1, number))
+        order = torch.randperm(self.num_data, generator=generator_of(self.seed, 1, epoch))
         for step, chosen in enumerate(order.split(self.batch_size)[start:], start):
             share = self.world.shares(len(chosen))[self.world.rank] or range(1)
             index = chosen[share.start : share.stop].to(self.images.device)
@@ -105,7 +108,7 @@ class Batches:
                     inputs,
                     margin=self.crop,
                     flip=self.flip,
-                    generator=generator_of(self.seed, 3, number, step, 0),
+                    generator=generator_of(self.seed, 3, epoch, step, 0),
                     first=share.start,
                     total=len(chosen),
                 )

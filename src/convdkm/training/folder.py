@@ -25,15 +25,9 @@ if TYPE_CHECKING:
 
 MARKER = ".convdkm-run"
 """The file that makes a folder that of a run; it names the process that writes, or wrote last."""
-CONFIG, SPLIT, ENVIRONMENT, METRICS, CHECKPOINTS, TENSORBOARD, REPORT = (
-    "config.yaml",
-    "split.json",
-    "environment.json",
-    "metrics.json",
-    "checkpoints",
-    "tensorboard",
-    "report.html",
-)
+CONFIG, SPLIT, ENVIRONMENT = "config.yaml", "split.json", "environment.json"
+METRICS, REPORT = "metrics.json", "report.html"
+CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 REPLACED = "replaced-run"
 """Where the files of a run that was overwritten are kept, until the next one is."""
 
@@ -48,9 +42,9 @@ _FOLDERS = {
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run: by its marker, or a checkpoint where it is older than that."""
-    if (folder / MARKER).is_file():
-        return True
-    return (folder / CONFIG).is_file() and CheckpointStore(folder / CHECKPOINTS).readable()
+    return (folder / MARKER).is_file() or (
+        (folder / CONFIG).is_file() and CheckpointStore(folder / CHECKPOINTS).readable()
+    )
 
 
 def read_config(folder: Path) -> tuple[RunConfig, str | None]:
@@ -79,10 +73,10 @@ def _no_settings(folder: Path) -> str:
     if not (folder / MARKER).is_file():
         return f"{folder} is not the folder of a run: it has no {CONFIG}"
     command = holder(folder / MARKER).get("command")
-    again = f" It was made by\n  {command}" if command else ""
     return (
         f"the run in {folder} was stopped before its settings were written, so that there is"
-        f" nothing to go on with; start it again.{again}"
+        " nothing to go on with; start it again."
+        + (f" It was made by\n  {command}" if command else "")
     )
 
 
@@ -123,10 +117,6 @@ def writing(folder: Path, *, overwrite: bool = False, resuming: bool = False) ->
         folder: of the run.
         overwrite: take the place of a run that is there; its files are moved aside.
         resuming: go on with the run that is there.
-
-    Raises:
-        InvalidInputError: the folder is in use, or holds something else.
-        CannotWriteError: a file cannot be written; it says what of the run is saved.
     """
     if not resuming:
         _require_free(folder, overwrite)

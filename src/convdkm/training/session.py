@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from torch import Tensor
 
 from convdkm.config import RunConfig
 from convdkm.data import Dataset
@@ -23,29 +26,29 @@ from convdkm.training.build import (
 )
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Progress
 from convdkm.training.folder import CHECKPOINTS, METRICS, TENSORBOARD, Writer
-from convdkm.training.log import LogSink
-from convdkm.training.loop import Trainer
+from convdkm.training.loop import ScoringStoppedError, Trainer
 from convdkm.training.memory import Demand, Estimate, estimate
-from convdkm.training.run import Run
-from convdkm.training.scoring import Scorer, ScoringStoppedError
-from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, tensorboard_of
+from convdkm.training.run import Run, class_metrics, parts_of
+from convdkm.training.sinks import CsvSink, Level, LogSink, Sink, Sinks, tensorboard_of
 from convdkm.training.sources import drawn, kept
 from convdkm.training.world import ProcessLostError, World, find_device
 
 Stop = Callable[[], bool]
+NAMES = {"train": "training", "test": "test", "validation": "validation"}
+"""What the parts of the data are called in messages."""
 
 
 def prepared(
     config: RunConfig,
     dataset: Dataset | None,
     world: World,
-    *,
     folder: Path | None = None,
     writer: Writer | None = None,
+    *,
+    checkpoint: Checkpoint | None = None,
     model: DeepKernelMachine | None = None,
     sinks: Iterable[Sink] = (),
     stop: Stop | None = None,
-    checkpoint: Checkpoint | None = None,
 ) -> Session:
     """Load the images, build and initialise the machine, and write down what begins.
 
@@ -55,10 +58,10 @@ def prepared(
         world: the processes that train.
         folder: of the run, or None.
         writer: of that folder, in the process that leads.
+        checkpoint: to go on from.
         model: a machine of the user's own; built by the configuration if None.
         sinks: of the user's.
         stop: as in :func:`convdkm.fit`.
-        checkpoint: to go on from.
     """
     own_model = model is not None
     if checkpoint is not None and checkpoint.value("own_model") and not own_model:
@@ -87,12 +90,11 @@ def prepared(
     whitening.to(device)
     if model is None:
         model = built(config.model, recipe, data.image_shape[0], data.num_classes)
-    begun, memory = checkpoint is not None, None
+    memory = None
     if world.leads:
         scored = [part.images for name, part in images.parts.items() if name != "train"]
-        demand = Demand.of(
-            recipe, data.train_images, world, device, initialises=not begun, scored=scored
-        )
+        new = checkpoint is None
+        demand = Demand.of(recipe, data.train_images, world, device, initialises=new, scored=scored)
         memory = estimate(model, demand, device)
     if memory is not None and memory.warning is not None:
         tell(memory.warning)
@@ -105,20 +107,15 @@ def prepared(
     run = Run(
         config, model, whitening, data.class_names, data.image_shape, folder, leads=world.leads
     )
-    if writer is not None and not begun and (text := writer.begin(config, images)):
+    if checkpoint is None and writer is not None and (text := writer.begin(config, images)):
         tell(text, "info")
     if folder is not None and world.leads:
         before = Progress() if checkpoint is None else checkpoint.progress
         listeners += _file_sinks(folder, before, memory)
+    train_images, train_labels = data.train_images.to(device), data.train_labels.to(device)
     trainer = Trainer(
         model,
-        Batches.of(
-            recipe,
-            data.train_images.to(device),
-            data.train_labels.to(device),
-            whitening=whitening,
-            world=world,
-        ),
+        Batches.of(recipe, train_images, train_labels, whitening=whitening, world=world),
         recipe,
         sinks=listeners,
         store=None if folder is None else CheckpointStore(folder / CHECKPOINTS),
@@ -142,9 +139,6 @@ class Session:
     Attributes:
         dataset: the images for training and testing.
         result: the run, whose machine is trained.
-        trainer: trains it.
-        scorer: works out its figures.
-        world: the processes that train.
         memory: what it will take, where that can be told.
     """
 
@@ -161,21 +155,19 @@ class Session:
         config, folder = result.config, result.folder
         detail = {
             "inducing": "/".join(map(str, config.model.inducing)),
-            "ν": f"{config.model.nu}",
-            "device": str(result.model.device),
+            "ν": config.model.nu,
+            "device": result.model.device,
             "precision": config.training.precision,
+            "memory": self.memory,
+            "folder": folder,
+            "processes": self.world.size if self.world.size > 1 else None,
         }
-        if self.memory is not None:
-            detail["memory"] = str(self.memory)
-        if folder is not None:
-            detail["folder"] = str(folder)
-            if self.world.leads:
-                (folder / METRICS).unlink(missing_ok=True)  # of a shorter run
-        if self.world.size > 1:
-            detail["processes"] = str(self.world.size)
+        shown = {name: str(value) for name, value in detail.items() if value is not None}
+        if folder is not None and self.world.leads:
+            (folder / METRICS).unlink(missing_ok=True)  # of a shorter run
         try:
             with trainer.sinks:
-                progress = trainer.run(trainer.info(config.data.dataset, **detail))
+                progress = trainer.run(trainer.info(config.data.dataset, **shown))
                 result.step = progress.step
                 if not progress.interrupted and self.world.leads:
                     result.metrics = self.scorer.at_the_end(
@@ -194,6 +186,62 @@ class Session:
             write_json(folder / METRICS, result.metrics)
         result.model.eval()
         return result
+
+
+class Scorer:
+    """Works out the figures of a run.
+
+    Args:
+        run: whose machine is asked.
+        dataset: the images.
+        held_out: images for validation, and their labels.
+        sinks: told how far it has come.
+        stop: asked after every batch whether to stop there.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        dataset: Dataset,
+        held_out: tuple[Tensor, Tensor] | None,
+        *,
+        sinks: Sink,
+        stop: Callable[[], bool],
+    ) -> None:
+        self.run, self.sinks, self.stop = run, sinks, stop
+        self.parts = parts_of(dataset)
+        if held_out is not None:
+            self.parts["validation"] = held_out
+
+    def after_epoch(self) -> dict[str, float]:
+        """Figures of all but the training images."""
+        return self._figures(part for part in ("validation", "test") if part in self.parts)
+
+    def at_the_end(self, **training: float) -> dict[str, float]:
+        """Figures of all images, and of the run: those given, and how large it is."""
+        counts = {part: len(labels) for part, (_, labels) in self.parts.items()}
+        named = ", ".join(f"{count:,} {NAMES[part]}" for part, count in counts.items())
+        self.sinks.message(f"scoring {named} images")
+        return {
+            **self._figures(self.parts),
+            **training,
+            **{f"{part}_images": counts.get(part, 0) for part in ("train", "test")},
+            "parameters": sum(p.numel() for p in self.run.model.parameters()),
+        }
+
+    def _figures(self, parts: Iterable[str]) -> dict[str, float]:
+        values: dict[str, float] = {}
+        for part in parts:
+            images, labels = self.parts[part]
+            watch = partial(self._watch, f"scoring {NAMES[part]} images")
+            watch(0, len(images))
+            values |= class_metrics(part, self.run.evaluate(images, labels, watch=watch))
+        return values
+
+    def _watch(self, what: str, done: int, total: int) -> None:
+        self.sinks.progress(what, done, total)
+        if done < total and self.stop():
+            raise ScoringStoppedError(f"{what}: {done:,} of {total:,} were done")
 
 
 def _require_unchanged(data: Dataset, checkpoint: Checkpoint) -> None:
