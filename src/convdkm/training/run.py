@@ -26,12 +26,7 @@ from convdkm.storage.files import read_json
 from convdkm.training import page
 from convdkm.training.batches import INSTRUMENT_IMAGES, chosen_once, seed_of
 from convdkm.training.build import dtype_of, unfitted_whitening
-from convdkm.training.checkpoint import (
-    Checkpoint,
-    CheckpointStore,
-    Which,
-    load_optimiser_tensors,
-)
+from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which, load_optimiser_tensors
 from convdkm.training.folder import CHECKPOINTS, METRICS, read_config, same_machine
 from convdkm.training.metrics import prediction_metrics
 from convdkm.training.world import find_device

@@ -171,9 +171,7 @@ class Session:
                 result.step = progress.step
                 if not progress.interrupted and self.world.leads:
                     result.metrics = self.scorer.at_the_end(
-                        epochs=config.training.epochs,
-                        steps=progress.step,
-                        seconds=progress.seconds,
+                        epochs=config.training.epochs, steps=progress.step, seconds=progress.seconds
                     )
         except ScoringStoppedError:
             pass

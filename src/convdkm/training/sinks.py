@@ -168,11 +168,7 @@ class CsvSink(Sink):
     essential = True
 
     def __init__(
-        self,
-        folder: str | Path,
-        *,
-        keep_through_step: int | None = None,
-        ends_epoch: bool = True,
+        self, folder: str | Path, *, keep_through_step: int | None = None, ends_epoch: bool = True
     ) -> None:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
