@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -123,13 +123,13 @@ def prepared(
         score="validation_log_likelihood" if images.held_out is not None else "objective",
         stop=stop,
     )
-    scorer = Scorer(run, data, images.held_out, sinks=trainer.sinks, stop=trainer.asked_to_stop)
-    trainer.evaluate = scorer.after_epoch
+    session = Session(data, images.held_out, run, trainer, world, memory)
+    trainer.evaluate = session.figures_after_epoch
     if checkpoint is None:
         trainer.save()
     else:
         trainer.restore(checkpoint)
-    return Session(data, run, trainer, scorer, world, memory)
+    return session
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,14 +138,15 @@ class Session:
 
     Attributes:
         dataset: the images for training and testing.
+        held_out: those for validation, and their labels.
         result: the run, whose machine is trained.
         memory: what it will take, where that can be told.
     """
 
     dataset: Dataset
+    held_out: tuple[Tensor, Tensor] | None
     result: Run
     trainer: Trainer
-    scorer: Scorer
     world: World
     memory: Estimate | None
 
@@ -170,7 +171,7 @@ class Session:
                 progress = trainer.run(trainer.info(config.data.dataset, **shown))
                 result.step = progress.step
                 if not progress.interrupted and self.world.leads:
-                    result.metrics = self.scorer.at_the_end(
+                    result.metrics = self._final_figures(
                         epochs=config.training.epochs, steps=progress.step, seconds=progress.seconds
                     )
         except ScoringStoppedError:
@@ -185,60 +186,41 @@ class Session:
         result.model.eval()
         return result
 
-
-class Scorer:
-    """Works out the figures of a run.
-
-    Args:
-        run: whose machine is asked.
-        dataset: the images.
-        held_out: images for validation, and their labels.
-        sinks: told how far it has come.
-        stop: asked after every batch whether to stop there.
-    """
-
-    def __init__(
-        self,
-        run: Run,
-        dataset: Dataset,
-        held_out: tuple[Tensor, Tensor] | None,
-        *,
-        sinks: Sink,
-        stop: Callable[[], bool],
-    ) -> None:
-        self.run, self.sinks, self.stop = run, sinks, stop
-        self.parts = parts_of(dataset)
-        if held_out is not None:
-            self.parts["validation"] = held_out
-
-    def after_epoch(self) -> dict[str, float]:
+    def figures_after_epoch(self) -> dict[str, float]:
         """Figures of all but the training images."""
-        return self._figures(part for part in ("validation", "test") if part in self.parts)
+        parts = self._parts()
+        return self._figures(
+            {part: parts[part] for part in ("validation", "test") if part in parts}
+        )
 
-    def at_the_end(self, **training: float) -> dict[str, float]:
+    def _final_figures(self, **training: float) -> dict[str, float]:
         """Figures of all images, and of the run: those given, and how large it is."""
-        counts = {part: len(labels) for part, (_, labels) in self.parts.items()}
+        parts = self._parts()
+        counts = {part: len(labels) for part, (_, labels) in parts.items()}
         named = ", ".join(f"{count:,} {NAMES[part]}" for part, count in counts.items())
-        self.sinks.message(f"scoring {named} images")
+        self.trainer.sinks.message(f"scoring {named} images")
         return {
-            **self._figures(self.parts),
+            **self._figures(parts),
             **training,
             **{f"{part}_images": counts.get(part, 0) for part in ("train", "test")},
-            "parameters": sum(p.numel() for p in self.run.model.parameters()),
+            "parameters": sum(p.numel() for p in self.result.model.parameters()),
         }
 
-    def _figures(self, parts: Iterable[str]) -> dict[str, float]:
+    def _parts(self) -> dict[str, tuple[Tensor, Tensor]]:
+        held_out = {} if self.held_out is None else {"validation": self.held_out}
+        return parts_of(self.dataset) | held_out
+
+    def _figures(self, parts: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
         values: dict[str, float] = {}
-        for part in parts:
-            images, labels = self.parts[part]
+        for part, (images, labels) in parts.items():
             watch = partial(self._watch, f"scoring {NAMES[part]} images")
             watch(0, len(images))
-            values |= class_metrics(part, self.run.evaluate(images, labels, watch=watch))
+            values |= class_metrics(part, self.result.evaluate(images, labels, watch=watch))
         return values
 
     def _watch(self, what: str, done: int, total: int) -> None:
-        self.sinks.progress(what, done, total)
-        if done < total and self.stop():
+        self.trainer.sinks.progress(what, done, total)
+        if done < total and self.trainer.asked_to_stop():
             raise ScoringStoppedError(f"{what}: {done:,} of {total:,} were done")
 
 
