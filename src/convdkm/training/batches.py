@@ -72,7 +72,7 @@ class Batches:
         self.crop, self.flip, self.seed = crop, flip, seed
         self.world = world or World()
         self._whiten_first = not (crop or flip) or augment == "after-whitening"
-        self.images = self._whitened(images) if self._whiten_first else images
+        self.images = self.whitened(images) if self._whiten_first else images
 
     @classmethod
     def of(cls, recipe: Recipe, images: Tensor, targets: Tensor, **more: Any) -> Batches:
@@ -112,7 +112,7 @@ class Batches:
                     first=share.start,
                     total=len(chosen),
                 )
-            yield inputs if self._whiten_first else self._whitened(inputs), self.targets[index]
+            yield inputs if self._whiten_first else self.whitened(inputs), self.targets[index]
 
     def clean(self, count: int, at_a_time: int | None = None) -> Iterator[Tensor]:
         """At most ``count`` images, chosen once, whitened and not augmented, in batches.
@@ -123,9 +123,10 @@ class Batches:
         order = chosen_once(self.num_data, count, self.seed)
         for chosen in order.split(at_a_time or self.batch_size):
             images = self.images[chosen.to(self.images.device)]
-            yield images if self._whiten_first else self._whitened(images)
+            yield images if self._whiten_first else self.whitened(images)
 
-    def _whitened(self, images: Tensor) -> Tensor:
+    def whitened(self, images: Tensor) -> Tensor:
+        """The images as the model sees them, without augmentation."""
         if self.whitening is None:
             return images
         return torch.cat([self.whitening(part) for part in images.split(4096)])

@@ -176,16 +176,10 @@ class CheckpointStore:
     def load(
         self, which: Which = "last", use: Callable[[Checkpoint], Any] = lambda found: found
     ) -> tuple[Any, str | None]:
-        """A checkpoint, and a warning where it is not the one asked for.
+        """What ``use`` makes of a checkpoint, and a warning where it is not the one asked for.
 
-        If ``last`` is damaged or missing, the one before it is read.
-
-        Args:
-            which: the one that is asked for.
-            use: what is to be made of it, which is returned; one that it refuses is damaged.
-
-        Raises:
-            CheckpointError: neither can be used; it says which others can.
+        If ``last`` is missing, damaged or refused by ``use``, the one before it is read. If that
+        cannot be used either, a :class:`CheckpointError` says which others can.
         """
         tried: list[Which] = [which]
         if which == "last" and self.path("previous").is_file():

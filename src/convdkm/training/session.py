@@ -56,12 +56,11 @@ def prepared(
         config: the whole configuration.
         dataset: the images; loaded by the configuration if None.
         world: the processes that train.
-        folder: of the run, or None.
+        folder: of the run; in memory only if None.
         writer: of that folder, in the process that leads.
         checkpoint: to go on from.
-        model: a machine of the user's own; built by the configuration if None.
-        sinks: of the user's.
-        stop: as in :func:`convdkm.fit`.
+        model: a machine that the user built; built by the configuration if None.
+        sinks, stop: as in :func:`convdkm.fit`.
     """
     own_model = model is not None
     if checkpoint is not None and checkpoint.value("own_model") and not own_model:
