@@ -17,7 +17,7 @@ from convdkm.layers.samples import cast_samples
 from convdkm.model import DeepKernelMachine, in_mode
 from convdkm.ops.base import Blocks, Plan
 from convdkm.ops.chain import Chain, SkipPlan, apart
-from convdkm.runtime.compilable import compilable
+from convdkm.runtime.compiled import compilable
 from convdkm.runtime.maps import channels_last
 
 

@@ -25,8 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from convdkm.kernels.blocks import Partials, Scratch, Side
 from convdkm.ops.window import Window
-from convdkm.runtime.compiled import reason_of
-from convdkm.runtime.for_rows import compiled_for_rows
+from convdkm.runtime.compiled import compiled_for_rows, reason_of
 from convdkm.runtime.maps import as_rows, from_rows, pieces, product_dtype, without_autocast
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from convdkm.likelihoods.softmax import NormalSoftmax
 from convdkm.ops.base import constant
 from convdkm.ops.chain import Chain
 from convdkm.predicting.predictor import Predictor
-from convdkm.runtime.compilable import compilable
+from convdkm.runtime.compiled import compilable
 
 if TYPE_CHECKING:
     from convdkm.model import DeepKernelMachine

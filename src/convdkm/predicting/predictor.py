@@ -19,7 +19,7 @@ from convdkm.likelihoods import Likelihood
 from convdkm.ops.base import Operation
 from convdkm.predicting.describing import NotDescribableError, described
 from convdkm.prediction import Prediction
-from convdkm.runtime.compilable import compilable
+from convdkm.runtime.compiled import compilable
 from convdkm.runtime.maps import channels_last, without_autocast
 
 if TYPE_CHECKING:

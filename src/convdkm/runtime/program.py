@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from convdkm.runtime.simplify import simplified
-from convdkm.runtime.tape import Call, Slot, Tape, slots_of
+from convdkm.runtime.tape import Call, Slot, Tape
 
 
 def recorded(
@@ -32,11 +32,6 @@ def recorded(
     tape = Tape(inputs)
     with tape:
         results = [tape.slot(result) for result in function()]
-    return program(tape, results)
-
-
-def program(tape: Tape, results: Sequence[Slot]) -> Callable[..., list[Tensor]]:
-    """The program that plays a tape."""
     outside = {*tape.inputs, *tape.constants}
     calls, results = simplified(tape.calls, results, outside, tape.sizes)
     writer = _Writer()
@@ -111,22 +106,20 @@ class _Writer:
     ) -> Callable[..., list[Tensor]]:
         for slot in inputs:
             self.names[slot] = f"t{slot.place}"
-        last = {}
-        for number, call in enumerate(calls):
-            for slot in slots_of((call.arguments, call.options, call.results)):
-                last[slot] = number
+        last = {
+            slot: place for place, call in enumerate(calls) for slot in (*call.given, *call.made)
+        }
         stays = {*inputs, *results, *(s for s, n in self.names.items() if n.startswith("c"))}
         lines = [f"def play({', '.join(self.names[slot] for slot in inputs)}):"]
-        for number, call in enumerate(map(_quickest, calls)):
+        for place, call in enumerate(map(_quickest, calls)):
             given = [self.text(each) for each in call.arguments]
             given += [f"{name}={self.text(value)}" for name, value in call.options.items()]
-            made = f"{self.constant(call.function)}({', '.join(given)})"
-            slots = slots_of((call.arguments, call.options, call.results))
-            new = [slot for slot in slots_of(call.results) if slot not in self.names]
-            lines.append(f" {self.target(call.results)} = {made}" if new else f" {made}")
-            done = {self.names[s] for s in slots if last[s] == number and s not in stays}
-            lines += [f" del {', '.join(sorted(done))}"] if done else []
+            line = f"{self.constant(call.function)}({', '.join(given)})"
+            if any(slot not in self.names for slot in call.made):
+                line = f"{self.target(call.results)} = {line}"
+            used = {*call.given, *call.made} - stays
+            done = sorted(self.names[slot] for slot in used if last[slot] == place)
+            lines += [f" {line}", *([f" del {', '.join(done)}"] if done else [])]
         lines.append(f" return [{', '.join(self.names[slot] for slot in results)}]")
         exec(compile("\n".join(lines), "<tape>", "exec"), self.globals)
-        play = self.globals["play"]
-        return torch.no_grad()(play)
+        return torch.no_grad()(self.globals["play"])

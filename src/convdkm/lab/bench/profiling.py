@@ -21,7 +21,7 @@ from convdkm.lab.bench.contestants import Contestant
 from convdkm.model import DeepKernelMachine
 from convdkm.ops.base import Plan
 from convdkm.ops.window import Window
-from convdkm.runtime.tracing import trace
+from convdkm.runtime.memory import trace
 
 CONVOLUTIONS = "convolutions"
 STAGES = {

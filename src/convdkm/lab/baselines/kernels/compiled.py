@@ -12,8 +12,7 @@ from convdkm.exact import Convolution
 from convdkm.kernels import Kernel
 from convdkm.kernels.blocks import Side
 from convdkm.lab.baselines.kernels.layers import same, side_of
-from convdkm.runtime.compiled import attempted
-from convdkm.runtime.for_rows import apart
+from convdkm.runtime.compiled import apart, attempted
 
 OfRows = Callable[[Sequence[Tensor], Side, Side], Tensor]
 """Of the slabs of neighbouring rows ``(W, H', W', B)``, as many as the filter is high, with the
