@@ -21,7 +21,8 @@ from convdkm.choices import (
 )
 from convdkm.errors import InvalidInputError
 from convdkm.head import GPHead
-from convdkm.kernels import KERNELS, ArcCosine, Kernel, KernelName
+from convdkm.kernels import KERNELS, ArcCosine, Kernel
+from convdkm.kernels.registry import KernelName
 from convdkm.layers.base import Layer
 from convdkm.layers.compose import Sequential, Skip
 from convdkm.layers.conv import Conv, Mix

@@ -40,8 +40,8 @@ from convdkm.choices import (
     Top,
 )
 from convdkm.errors import InvalidInputError
-from convdkm.kernels import KERNELS, KernelName
-from convdkm.kernels.registry import Option
+from convdkm.kernels import KERNELS
+from convdkm.kernels.registry import KernelName, Option
 from convdkm.storage.text import shortened
 
 PositiveInt = Annotated[int, Field(gt=0)]

@@ -24,7 +24,6 @@ from convdkm.kernels.pointwise import (
     convolved,
     differentiates,
     elementwise,
-    inside,
     value_of_map,
 )
 from convdkm.layers.base import Layer, keeps
@@ -134,10 +133,10 @@ class Kernel(Layer):
 
     def between(self, ii: Tensor) -> Tensor:
         """The kernel between different inducing points, from a symmetric matrix."""
-        if self.is_written_out:
-            return self.scaled(inside(self, ii))
         own = ii.diagonal()
-        value = self.of(ii, own[:, None], own[None, :])
+        if self.is_written_out:
+            return self.scaled(elementwise(self, ii, own[:, None], own))
+        value = self.of(ii, own[:, None], own)
         return 0.5 * (value + value.T)
 
     def of_map(self, it: Tensor, inducing: Tensor, tt: Tensor) -> Tensor:
@@ -183,6 +182,11 @@ class Positive(nn.Module):
             self.log_value = nn.Parameter(log_value)
         else:
             self.register_buffer("log_value", log_value)
+
+    @classmethod
+    def if_given(cls, name: str, value: float | None, *, learn: bool) -> Positive | None:
+        """The number, or None where there is none."""
+        return None if value is None else cls(name, value, learn=learn)
 
     def forward(self, like: Tensor) -> Tensor:
         """The number, in the precision of ``like``."""

@@ -1,9 +1,9 @@
 r"""A kernel of every entry of a block, and the convolution after it.
 
 Kernels say what they are for one entry, with their derivatives (:meth:`convdkm.Kernel.core`,
-:meth:`convdkm.Kernel.partials`). Here this is done for whole blocks, in three ways that are one to
-autograd: of tensors that broadcast, of the inducing block, and of a map that is convolved at once.
-Of all that lies between the incoming Gram and the result, only the kernel's value is kept, for the
+:meth:`convdkm.Kernel.partials`). Here this is done for whole blocks, in two ways that are one
+operation each to autograd: of tensors that broadcast, and of a map that is convolved at once. Of
+all that lies between the incoming Gram and the result, only the kernel's value is kept, for the
 convolution; derivatives are worked out from the Gram when they are needed.
 
 Maps are worked on as rows ``(pixels, P)``, either in pieces that stay in the processor's cache or
@@ -16,14 +16,14 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from convdkm.kernels.blocks import Partials, Scratch, Side
+from convdkm.kernels.blocks import Scratch, Side
 from convdkm.ops.window import Window
 from convdkm.runtime.compiled import compiled_for_rows, reason_of
 from convdkm.runtime.maps import as_rows, from_rows, pieces, product_dtype, without_autocast
@@ -42,14 +42,6 @@ BLOCK = 16
 
 Module = TypeVar("Module", bound=nn.Module)
 Blocks = tuple[Tensor, Tensor | None, Tensor]
-
-
-class RowsGradient(NamedTuple):
-    """Gradients of :func:`value_of_rows` by its arguments."""
-
-    cross: Tensor
-    inducing: Tensor
-    own: Tensor
 
 
 # -- rows --------------------------------------------------------------------------------------
@@ -82,21 +74,21 @@ def value_of_rows(
 
 def gradient_of_rows(
     kernel: Kernel, grad: Tensor, cross: Tensor, inducing: Side, own: Side
-) -> RowsGradient:
-    """Gradients from that by the value, ``grad``."""
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of :func:`value_of_rows` by ``cross`` and the two variances, from ``grad``."""
     shape = (-1, 1 if len(cross) % BLOCK else BLOCK)
     blocks = [each.unflatten(0, shape) for each in (grad, cross, *own)]
     made = _by_compiler(kernel, _gradient, *blocks[:2], inducing, Side(*blocks[2:]))
     if made is not None:
         by_cross, by_inducing, by_own = made
-        return RowsGradient(by_cross.flatten(0, 1), by_inducing.sum(0), by_own.flatten(0, 1))
+        return by_cross.flatten(0, 1), by_inducing.sum(0), by_own.flatten(0, 1)
     by_cross, by_own = torch.empty_like(cross), torch.empty_like(own.variance)
     by_inducing = torch.zeros_like(inducing.variance)
     for piece in pieces(cross, PIECE):
         found = kernel.pulled(grad[piece], cross[piece], inducing, own.part(piece))
         by_cross[piece], by_own[piece] = found[0], found[2]
         by_inducing.add_(found[1])
-    return RowsGradient(by_cross, by_inducing, by_own)
+    return by_cross, by_inducing, by_own
 
 
 def _value(
@@ -212,40 +204,6 @@ class _Elementwise(Function):
         return None, *by, *_by_parameters(kernel, ctx.needs_input_grad[4:], grad, cross, *sides)
 
 
-# -- the inducing block ------------------------------------------------------------------------
-
-
-def inside(kernel: Kernel, ii: Tensor) -> Tensor:
-    """The core of a kernel of a symmetric matrix; its diagonal is for the caller to set."""
-    result: Tensor = _Inside.apply(kernel, ii, *kernel.core_parameters())
-    return result
-
-
-def _both(ii: Tensor) -> tuple[Side, Side]:
-    own = Side.of(ii.diagonal())
-    return Side(*(each[:, None] for each in own)), own
-
-
-class _Inside(Function):
-    @staticmethod
-    def forward(ctx: Any, kernel: Kernel, ii: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.kernel = _held(kernel) if parameters else kernel
-        ctx.save_for_backward(ii)
-        return kernel.core(ii, *_both(ii)).clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        (ii,) = ctx.saved_tensors
-        kernel, sides = ctx.kernel, _both(ii)
-        grad = grad.clone()
-        grad.diagonal().zero_()
-        found: Partials = kernel.partials(ii, *sides)
-        by = grad * found.cross
-        by.diagonal().copy_((grad * found.left).sum(1) + (grad * found.right).sum(0))
-        return None, by, *_by_parameters(kernel, ctx.needs_input_grad[2:], grad, ii, *sides)
-
-
 # -- maps that are convolved -------------------------------------------------------------------
 
 
@@ -312,14 +270,14 @@ class _Convolved(Function):
         )
         by_rows, rows = as_rows(by_maps.to(cross.dtype)), as_rows(cross)
         sides = Side.of(narrow), Side.of(own.reshape(-1, 1))
-        found = gradient_of_rows(ctx.kernel, by_rows, rows, *sides)
+        by_cross, by_inducing, by_own = gradient_of_rows(ctx.kernel, by_rows, rows, *sides)
         parameters = _by_parameters(ctx.kernel, needs[7:], by_rows, rows, *sides)
         return (
             None,
             None,
-            from_rows(found.cross, cross.shape[0], cross.shape[2:]),
-            found.inducing.to(ctx.wide),
-            found.own.reshape(own.shape),
+            from_rows(by_cross, cross.shape[0], cross.shape[2:]),
+            by_inducing.to(ctx.wide),
+            by_own.reshape(own.shape),
             None if by_weight is None else by_weight.to(weight.dtype),
             by_rows.sum() if needs[6] else None,
             *parameters,

@@ -43,6 +43,7 @@ def attempted(make: Callable[[], _Made]) -> _Made | None:
 
 def reason_of(error: Exception) -> str:
     """The first line of what a compiler says, which may be hundreds."""
+    error = getattr(error, "inner_exception", error)  # of a backend of torch.compile
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 

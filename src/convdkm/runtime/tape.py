@@ -69,7 +69,7 @@ class Call:
 
 
 def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """Nested tuples (also named ones), lists and dictionaries, with a function of what they hold."""
+    """Nested tuples (also named), lists and dictionaries, with a function of what they hold."""
     if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
         inside = [mapped(function, each) for each in value]
         return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
