@@ -330,22 +330,18 @@ class Product(_Several):
     def tangent(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
         blocks = cross, left, right
         with torch.no_grad():
-            values = [kernel.of(*blocks) for kernel in self.parts()]
-            slopes = [kernel.tangent(*blocks) for kernel in self.parts()]
-            terms = (
-                self.combined([*values[:index], slope, *values[index + 1 :]])
-                for index, slope in enumerate(slopes)
-            )
-            return functools.reduce(operator.add, terms)
+            pairs = [(kernel.of(*blocks), kernel.tangent(*blocks)) for kernel in self.parts()]
+            return functools.reduce(_multiplied, pairs)[1]
 
     def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
-        wholes = [kernel.whole(cross, left, right) for kernel in self.parts()]
-        return functools.reduce(_multiplied, wholes)
+        wholes = [tuple(kernel.whole(cross, left, right)) for kernel in self.parts()]
+        return Partials(*functools.reduce(_multiplied, wholes))
 
 
-def _multiplied(first: Partials, second: Partials) -> Partials:
-    by = (x * second.value + first.value * y for x, y in zip(first[1:], second[1:], strict=True))
-    return Partials(first.value * second.value, *by)
+def _multiplied(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The product of two values, each of which is followed by its derivatives, with its own."""
+    by = (x * second[0] + first[0] * y for x, y in zip(first[1:], second[1:], strict=True))
+    return first[0] * second[0], *by
 
 
 class ConvexCombination(_Several):

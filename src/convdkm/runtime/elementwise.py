@@ -1,14 +1,14 @@
 """The work on every entry of every map, which is most of what a step costs beside convolutions.
 
-Two engines do it: :class:`Piecewise` by PyTorch's own operations, on pieces of a map that stay in
-the processor's cache, and :class:`Compiled` by functions that ``torch.compile`` makes, in one pass
-over memory for each result. They agree to rounding.
+An :class:`Engine` does it by PyTorch's own operations, on pieces of a map that stay in the
+processor's cache, and :class:`Compiled` by functions that ``torch.compile`` makes, in one pass over
+memory for each result. They agree to rounding.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Protocol
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -20,7 +20,13 @@ Saved = tuple[Tensor, Tensor, Tensor, "Tensor | None"]
 Gradients = tuple[Tensor, Tensor, Tensor, "Tensor | None"]
 
 
-class Engine(Protocol):
+def _learned(rows: Tensor, projection: Tensor, shift: Tensor | None) -> Tensor:
+    """U = QᵀV − u, as rows."""
+    result = product(rows, projection.T)
+    return result if shift is None else result.sub_(shift)
+
+
+class Engine:
     r"""Works out the learned variance :math:`\max(k_{tt} - |V|^2, 0) + |Q^TV - u|^2`.
 
     Maps are given as rows: V is ``(pixels, P)`` and :math:`k_{tt}`, the prior, ``(pixels,)``. The
@@ -31,56 +37,6 @@ class Engine(Protocol):
         self, rows: Tensor, prior: Tensor, projection: Tensor, shift: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The variance and the residual, from V, ``k_tt``, Q and u."""
-        ...
-
-    def variance_gradient(
-        self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
-    ) -> Gradients:
-        """Gradients by V, ``k_tt``, Q and u.
-
-        Args:
-            grad: gradient by the variance.
-            by_product: gradient by ``V · matrixᵀ``.
-            matrix: what V was multiplied by besides.
-            saved: V, the residual, Q and u.
-        """
-        ...
-
-    def diagonal_variance(
-        self, rows: Tensor, prior: Tensor, roots: Tensor, shift: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
-        r"""As :meth:`variance` for :math:`Q^T V - u` whose norm is that of :math:`\Sigma V - t`.
-
-        Args:
-            rows, prior: as there.
-            roots: the diagonal of Σ, ``(P,)``.
-            shift: t, ``(P,)``; zero if not given.
-        """
-        ...
-
-    def diagonal_gradient(
-        self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
-    ) -> Gradients:
-        r"""As :meth:`variance_gradient`; ``saved`` holds Σ in place of Q, and t.
-
-        In the places of the gradients by Q and u stand the weighted moments of V,
-        :math:`\sum_r \bar g_r V_r V_r^T` and :math:`\sum_r \bar g_r V_r`.
-        """
-        ...
-
-
-def _learned(rows: Tensor, projection: Tensor, shift: Tensor | None) -> Tensor:
-    """U = QᵀV − u, as rows."""
-    result = product(rows, projection.T)
-    return result if shift is None else result.sub_(shift)
-
-
-class Piecewise:
-    """See :class:`Engine`."""
-
-    def variance(
-        self, rows: Tensor, prior: Tensor, projection: Tensor, shift: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
         variance, residual = torch.empty_like(prior), torch.empty_like(prior)
         for piece in pieces(rows):
             part, left = rows[piece], residual[piece]
@@ -93,6 +49,14 @@ class Piecewise:
     def variance_gradient(
         self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
     ) -> Gradients:
+        """Gradients by V, ``k_tt``, Q and u.
+
+        Args:
+            grad: gradient by the variance.
+            by_product: gradient by ``V · matrixᵀ``.
+            matrix: what V was multiplied by besides.
+            saved: V, the residual, Q and u.
+        """
         rows, residual, projection, shift = saved
         by_rows, by_projection = torch.empty_like(rows), torch.zeros_like(projection)
         by_shift = None if shift is None else torch.zeros_like(shift)
@@ -110,6 +74,13 @@ class Piecewise:
     def diagonal_variance(
         self, rows: Tensor, prior: Tensor, roots: Tensor, shift: Tensor | None
     ) -> tuple[Tensor, Tensor]:
+        r"""As :meth:`variance` for :math:`Q^T V - u` whose norm is that of :math:`\Sigma V - t`.
+
+        Args:
+            rows, prior: as there.
+            roots: the diagonal of Σ, ``(P,)``.
+            shift: t, ``(P,)``; zero if not given.
+        """
         variance, residual = torch.empty_like(prior), torch.empty_like(prior)
         # A sum over few numbers side by side is slow where it is not a product.
         ones, squares = torch.ones_like(roots), roots.square()
@@ -129,6 +100,11 @@ class Piecewise:
     def diagonal_gradient(
         self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
     ) -> Gradients:
+        r"""As :meth:`variance_gradient`; ``saved`` holds Σ in place of Q, and t.
+
+        In the places of the gradients by Q and u stand the weighted moments of V,
+        :math:`\sum_r \bar g_r V_r V_r^T` and :math:`\sum_r \bar g_r V_r`.
+        """
         rows, residual, roots, shift = saved
         by_rows, second = torch.empty_like(rows), rows.new_zeros(rows.shape[1], rows.shape[1])
         first = None if shift is None else torch.zeros_like(shift)
@@ -148,7 +124,7 @@ class Piecewise:
         return by_rows, by_prior, second, first
 
 
-PIECEWISE = Piecewise()
+PIECEWISE = Engine()
 
 
 def _variance(rows: Tensor, inner: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,21 +156,26 @@ def _diagonal_gradient(
     return 2 * (weight * roots * inner - by_prior[:, None] * rows), weight * rows, by_prior
 
 
-class Compiled:
-    """See :class:`Engine`."""
+class Compiled(Engine):
+    """The same by functions of ``torch.compile``."""
 
     def __init__(self) -> None:
-        self._variance = compiled_for_rows(_variance)
+        self._variance: Callable[..., tuple[Tensor, Tensor]] = compiled_for_rows(_variance)
         self._variance_gradient = compiled_for_rows(_variance_gradient)
-        self.diagonal_variance = compiled_for_rows(diagonal_variance, any_width=True)
+        self._diagonal_variance: Callable[..., tuple[Tensor, Tensor]] = compiled_for_rows(
+            diagonal_variance, any_width=True
+        )
         self._diagonal_gradient = compiled_for_rows(_diagonal_gradient, any_width=True)
 
     def variance(
         self, rows: Tensor, prior: Tensor, projection: Tensor, shift: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        result: tuple[Tensor, Tensor]
-        result = self._variance(rows, _learned(rows, projection, shift), prior)
-        return result
+        return self._variance(rows, _learned(rows, projection, shift), prior)
+
+    def diagonal_variance(
+        self, rows: Tensor, prior: Tensor, roots: Tensor, shift: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return self._diagonal_variance(rows, prior, roots, shift)
 
     def variance_gradient(
         self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved

@@ -7,6 +7,7 @@ control flow, shapes, constants) is done once, while recording.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -31,11 +32,11 @@ class NotRecordableError(ConvDKMError, RuntimeError):
     """A function does what cannot be played again from a tape."""
 
 
-@dataclass(frozen=True)
-class Slot:
-    """A tensor or a number on a tape, the ``place``-th that it has seen."""
+class Slot(str):
+    """The name of a tensor or a number on a tape."""
 
-    place: int
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class Tape(TorchDispatchMode):
         self.sizes: dict[Slot, int] = {}
         self._slots = WeakTensorKeyDictionary()
         self._numbers: dict[int, tuple[Slot, RecordedNumber]] = {}
-        self._count = 0
+        self._count = itertools.count()
         self.inputs = [self._added(tensor) for tensor in inputs]
         self._token: Any = None
 
@@ -259,8 +260,7 @@ class Tape(TorchDispatchMode):
         self.calls.append(Call(function, given, named, made, pure, copies))
 
     def _added(self, value: Tensor | RecordedNumber) -> Slot:
-        slot = Slot(self._count)
-        self._count += 1
+        slot = Slot(f"t{next(self._count)}")
         if isinstance(value, RecordedNumber):
             self._numbers[id(value)] = (slot, value)
         else:
