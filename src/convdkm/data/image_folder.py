@@ -46,10 +46,9 @@ def load_image_folder(
     if (root / "train").is_dir():
         train = _by_class(root / "train")
         test = _by_class(root / "test") if (root / "test").is_dir() else {}
-        ignored = [name for name in _folders(root) if name not in ("train", "test")]
-        if ignored and report is not None:
-            listed = ", ".join(sorted(ignored))
-            report(f"left out: the folders {listed} of {root}, beside train and test")
+        others = ", ".join(sorted({*_folders(root)} - {"train", "test"}))
+        if others and report is not None:
+            report(f"left out: the folders {others} of {root}, beside train and test")
     else:
         train, test = _by_class(root), {}
     names = _sorted_names(train)

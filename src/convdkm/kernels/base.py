@@ -330,6 +330,7 @@ class Product(_Several):
     def tangent(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
         blocks = cross, left, right
         with torch.no_grad():
+            pairs: list[tuple[Tensor, ...]]
             pairs = [(kernel.of(*blocks), kernel.tangent(*blocks)) for kernel in self.parts()]
             return functools.reduce(_multiplied, pairs)[1]
 

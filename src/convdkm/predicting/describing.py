@@ -29,16 +29,16 @@ EARLIER: dict[str, Callable[..., Any]] = {}
 _PLAIN = (bool, int, float, str, type(None), Window)
 
 
-class NotDescribableError(Exception):
-    """A module that cannot be written to a file; the message says which part of it, and why."""
+class CannotExportError(InvalidInputError):
+    """A predictor with a part that exists in Python only; the message says which, and why."""
 
 
 def described(module: nn.Module, place: str = "") -> dict[str, Any]:
     """What :func:`rebuilt` needs besides the tensors, as plain values."""
     kind = type(module)
-    refused = f"its part '{place}' cannot be written to a file"
+    refused = f"this machine cannot leave Python: its part '{place}' cannot be written to a file"
     if not issubclass(kind, _BASES + _PARTS):
-        raise NotDescribableError(
+        raise CannotExportError(
             f"{refused}: it is a {kind.__name__}, and neither a layer, nor an input or a likelihood"
         )
     tensors = {**module._parameters, **module._buffers}
@@ -48,7 +48,7 @@ def described(module: nn.Module, place: str = "") -> dict[str, Any]:
         if name in MODULE or name in _LATER or name in getattr(kind, "unsaved", ()):
             continue
         if not _is_plain(value):
-            raise NotDescribableError(
+            raise CannotExportError(
                 f"{refused}: {kind.__name__} has an attribute {name!r} that is a"
                 f" {type(value).__name__}, where a file takes tensors, modules, numbers, text and"
                 " tuples of them"

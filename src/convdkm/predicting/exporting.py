@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from convdkm.errors import InvalidInputError
-from convdkm.predicting.predictor import CannotExportError, Predictor
+from convdkm.predicting.describing import CannotExportError
+from convdkm.predicting.predictor import Predictor
 from convdkm.storage import digests
 
 OPSET = 20

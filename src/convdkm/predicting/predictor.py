@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_positive
-from convdkm.errors import InvalidInputError, NotFiniteError, located
+from convdkm.errors import NotFiniteError, located
 from convdkm.head import Marginals
 from convdkm.layers.samples import SampleShape, cast_samples, check_samples
 from convdkm.likelihoods import Likelihood
 from convdkm.ops.base import Operation
-from convdkm.predicting.describing import NotDescribableError, described
+from convdkm.predicting.describing import CannotExportError, described
 from convdkm.prediction import Prediction
 from convdkm.runtime.compiled import compilable, reason_of
 from convdkm.runtime.maps import channels_last, without_autocast
@@ -31,10 +31,6 @@ _LOG = logging.getLogger(__name__)
 
 PIECE = 1 << 22
 """Numbers of the first map that are worked on at a time on a CPU, to bound memory."""
-
-
-class CannotExportError(InvalidInputError):
-    """A predictor with a part that exists in Python only."""
 
 
 class Predictor(Operation):
@@ -205,10 +201,7 @@ class Predictor(Operation):
 
     def description(self) -> dict[str, Any]:
         """What it is made of besides its tensors, as plain values; it is what files hold."""
-        try:
-            return described(self)
-        except NotDescribableError as error:
-            raise CannotExportError(f"this machine cannot leave Python: {error}") from None
+        return described(self)
 
     def steps(self, images: Tensor) -> tuple[Tensor, ...]:
         """The forward pass of all images at once, step by step."""
