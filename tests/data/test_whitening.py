@@ -7,7 +7,7 @@ from convdkm.data import ZCA, NoWhitening, Standardise, Whitening, load_idx, mak
 from convdkm.data.whitening import chosen_whitening, zca_of_few
 from convdkm.errors import InvalidInputError, NotInitialisedError
 
-KINDS = ["zca", "zca-paper", "standardise", "none"]
+KINDS = ["zca", "zca-paper", "zca-published", "standardise", "none"]
 AXES = (0, 2, 3)
 
 
@@ -193,8 +193,8 @@ def test_no_whitening_is_the_identity():
 
 def test_kinds_by_name():
     kinds = [make_whitening(kind, 0.5) for kind in KINDS]
-    assert [type(kind) for kind in kinds] == [ZCA, ZCA, Standardise, NoWhitening]
-    assert [kind.variant for kind in kinds[:2]] == ["published", "paper"]
+    assert [type(kind) for kind in kinds] == [ZCA, ZCA, ZCA, Standardise, NoWhitening]
+    assert [kind.variant for kind in kinds[:3]] == ["standardised", "paper", "published"]
     assert all(isinstance(kind, Whitening) for kind in kinds)
     assert kinds[0].epsilon == 0.5
     with pytest.raises(InvalidInputError, match=r"whitening must be one of 'zca'.*'pca'"):
