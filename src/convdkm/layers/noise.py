@@ -45,7 +45,9 @@ class Jitter(Layer):
     The noise of variance :math:`\epsilon_r G_{xx} + \epsilon_a` raises the diagonal of
     :math:`G_{ii}` and the variances that the kernel between inducing points and images is worked
     out from; :math:`k_{tt}` is that of the incoming :math:`g_{tt}`. The published runs have it
-    before every kernel, where ``Sequential(Noise(), kernel)`` would raise :math:`k_{tt}` too.
+    before every kernel, where ``Sequential(Noise(), kernel)`` would raise :math:`k_{tt}` too. The
+    result is a Gram up to the size of the noise only: a covariance may exceed what
+    :math:`k_{tt}` allows.
 
     Args:
         kernel: the kernel.
