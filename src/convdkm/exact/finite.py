@@ -441,10 +441,15 @@ class FiniteWidthDGP(nn.Module):
     @property
     def _no_mode(self) -> str:
         needed = [(self.depth - index) * (self.num_points + 1) for index in range(self.depth)]
+        if all(width > least for width, least in zip(self.widths, needed, strict=True)):
+            return (
+                "no mode was found. Take more steps, start closer to it, or use kernels whose"
+                " matrices are farther from singular"
+            )
         return (
-            "no mode was found. The density may be unbounded: with kernels that grow as their"
-            f" inputs do, the widths must exceed {needed}, and are {list(self.widths)}. Take wider"
-            " layers, more steps, or start elsewhere"
+            "no mode was found: the density may be unbounded. With kernels that grow as their"
+            f" inputs do, the widths must exceed {needed}, and are {list(self.widths)}; take wider"
+            " layers"
         )
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
