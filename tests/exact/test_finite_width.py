@@ -375,6 +375,19 @@ def test_precision_and_shape():
     assert "widths=(6,)" in repr(process)
 
 
+def test_the_search_for_a_mode_leaves_no_gradients():
+    x, y = data()
+    process = FiniteWidthDGP(x, (20,), kernel=dkm.ArcCosine(weight_variance=1.5))
+    with torch.no_grad():
+        mode = process.mode(y)
+    assert not mode[0].requires_grad
+    parameters = list(process.parameters())
+    assert len(parameters) == 2
+    assert all(parameter.grad is None for parameter in parameters)
+    slopes = torch.autograd.grad(process.log_joint(mode, y), parameters)
+    assert all(slope.abs() > 1e-3 for slope in slopes)
+
+
 def test_the_process_is_a_copy():
     machine, grams = moved_machine(dkm.ArcCosine(weight_variance=1.5))
     process = FiniteWidthDGP.from_machine(machine, 10)
@@ -417,6 +430,7 @@ def test_gram_matrices_that_do_not_fit():
         (torch.stack([good, good]), "got Tensor"),
         ([good, good[:3]], r"layer 2 must have shape \(\.\.\., 4, 4\); got \(3, 4\)"),
         ([good.numpy(), good], "layer 1 must have shape.*ndarray"),
+        ([good.long(), good], "layer 1 must be floating-point, got torch.int64"),
         ([good, good.tril()], "layer 2 is not symmetric"),
         ([good / 0, good], "layer 1 is not symmetric, or not finite"),
     ):
@@ -448,6 +462,10 @@ def test_layers_too_narrow_for_a_density_or_a_mode():
     assert torch.isfinite(narrow.log_likelihood(narrow.sample(3).grams, y)).all()
     with pytest.raises(dkm.InvalidInputError, match=r"width must be at least.*4; got 3"):
         wishart_log_density(good, good, 3)
+    with pytest.raises(dkm.InvalidInputError, match=r"the mean must have shape \(\.\.\., 4, 4\)"):
+        wishart_log_density(good, good[:2, :2], 5)
+    with pytest.raises(dkm.InvalidInputError, match="the Gram matrix must have shape"):
+        wishart_log_density(good[0], good, 5)
     with pytest.raises(dkm.InvalidInputError, match=r"more than P \+ 1 = 5 features"):
         FiniteWidthDGP(x, (20, 5)).mode(y)
     with pytest.raises(dkm.NumericalError, match=r"must exceed \[10, 5\], and are \[7, 7\]"):

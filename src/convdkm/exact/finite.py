@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from convdkm.checks import check_positive, check_positive_number
 from convdkm.errors import InvalidInputError, NumericalError, located
 from convdkm.exact.dkm import FullRankDKM
-from convdkm.gram import Gram
+from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.kernels import ArcCosine, Kernel
 from convdkm.layers.base import keep_dtype
 from convdkm.layers.samples import check_samples
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 SYMMETRIC = 1e-8
 """Largest difference of a Gram matrix from its transpose, relative to its largest entry."""
-
 
 NEAR = 1e-6
 """Largest derivative at which the search for a mode no longer compares values."""
@@ -109,8 +108,8 @@ class FiniteWidthDGP(nn.Module):
         noise: :math:`\sigma^2`, the variance of the noise.
         copies: N, how many times the targets are repeated.
 
-    Everything is float64. Methods take the Gram matrices :math:`G^1, \dots, G^L` as a sequence of
-    ``(..., P, P)``; those of a machine are ``machine.grams()[1:]``.
+    Everything is float64. Methods take the Gram matrices :math:`G^1, \dots, G^L` as a list or tuple
+    of ``(..., P, P)``; those of a machine are ``machine.grams()[1:]``.
     """
 
     input_gram: Tensor
@@ -135,8 +134,8 @@ class FiniteWidthDGP(nn.Module):
         check_positive_number(noise=noise)
         self.widths, self.noise, self.copies = tuple(widths), float(noise), copies
         self.kernels = nn.ModuleList(_one_for_each(kernel, len(widths) + 1))
-        gram = Gram.from_features(inputs, inputs[:0]).ii
-        self.register_buffer("input_gram", gram)
+        inputs = inputs.detach()
+        self.register_buffer("input_gram", Gram.from_features(inputs, inputs[:0]).ii)
 
     @classmethod
     def from_machine(cls, machine: FullRankDKM, copies: int) -> FiniteWidthDGP:
@@ -320,10 +319,11 @@ class FiniteWidthDGP(nn.Module):
         )
 
         def loss() -> Tensor:
-            optimiser.zero_grad()
-            grams, log_prior = self._from_spreads(spreads)
-            value = -(self._log_likelihood(grams[-1], targets) + log_prior) / max(self.widths)
-            value.backward()
+            with torch.enable_grad():
+                grams, log_prior = self._from_spreads(spreads)
+                value = -(self._log_likelihood(grams[-1], targets) + log_prior) / max(self.widths)
+            for spread, gradient in zip(spreads, torch.autograd.grad(value, spreads), strict=True):
+                spread.grad = gradient
             return value.detach()
 
         def largest_derivative() -> float:
@@ -395,24 +395,12 @@ class FiniteWidthDGP(nn.Module):
                 f"grams must be a list of {self.depth} Gram matrices, one a layer; got"
                 f" {found}{hint}"
             )
-        size = self.num_points
-        checked = []
-        for index, given in enumerate(grams, 1):
-            if not isinstance(given, Tensor) or given.shape[-2:] != (size, size):
-                kind = str(tuple(given.shape)) if isinstance(given, Tensor) else type(given)
-                raise InvalidInputError(
-                    f"the Gram matrix of layer {index} must have shape (..., {size}, {size});"
-                    f" got {kind}"
-                )
-            gram = given.to(self.input_gram)
-            largest = gram.detach().abs().max()
-            if not bool((gram - gram.mT).detach().abs().max() <= SYMMETRIC * largest):
-                raise InvalidInputError(
-                    f"the Gram matrix of layer {index} is not symmetric, or not finite; take"
-                    " (G + Gᵀ)/2 if this is rounding"
-                )
-            checked.append(gram)
-        return checked
+        return [
+            _symmetric(gram, self.num_points, f"the Gram matrix of layer {index}").to(
+                self.input_gram.device
+            )
+            for index, gram in enumerate(grams, 1)
+        ]
 
     def _checked_targets(self, targets: Tensor) -> Tensor:
         outputs = targets.shape[1] if isinstance(targets, Tensor) and targets.ndim == 2 else 1
@@ -467,9 +455,7 @@ class FiniteWidthDGP(nn.Module):
 _GRAM, _KERNEL = "the Gram matrix G", "the kernel matrix K of the layer below"
 
 
-def wishart_log_density(
-    gram: Float[Tensor, "*batch P P"], mean: Float[Tensor, "*#batch P P"], width: int
-) -> Float[Tensor, "*batch"]:
+def wishart_log_density(gram: Tensor, mean: Tensor, width: int) -> Tensor:
     r"""Log-density of :math:`G = \tfrac1N F F^T`, the N columns of F normal with covariance K.
 
     .. math::
@@ -480,26 +466,35 @@ def wishart_log_density(
     ``scipy.stats.wishart(N, K / N)``.
 
     Args:
-        gram: G.
-        mean: K, the mean of G.
+        gram: G, ``(..., P, P)``.
+        mean: K, the mean of G, ``(..., P, P)``.
         width: N, at least P.
+
+    Returns:
+        The log-density in nats, ``(...)``, in float64.
     """
     check_positive(width=width)
-    if width < gram.shape[-1]:
+    size = gram.shape[-1] if isinstance(gram, Tensor) and gram.ndim else 0
+    gram, mean = _symmetric(gram, size, "the Gram matrix"), _symmetric(mean, size, "the mean")
+    if width < size:
         raise InvalidInputError(
-            f"width must be at least the size of the Gram matrix, {gram.shape[-1]}; got {width}:"
-            " the matrix is singular and has no density"
+            f"width must be at least the size of the Gram matrix, {size}; got {width}: the matrix"
+            " is singular and has no density"
         )
     return _log_density(*_spread(gram, mean), width)
 
 
-def _spread(gram: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+def _spread(
+    gram: Float[Tensor, "*#batch P P"], kernel: Float[Tensor, "*#batch P P"]
+) -> tuple[Float[Tensor, "*batch P P"], Float[Tensor, "*#batch P P"]]:
     """Q and L with ``G = L Q Qᵀ Lᵀ`` and ``K = L Lᵀ``."""
     factor = strict_cholesky(kernel, _KERNEL)
     return whiten(factor, strict_cholesky(gram, _GRAM)), factor
 
 
-def _log_density(spread: Tensor, factor: Tensor, width: int) -> Tensor:
+def _log_density(
+    spread: Float[Tensor, "*batch P P"], factor: Float[Tensor, "*#batch P P"], width: int
+) -> Float[Tensor, "*batch"]:
     """The log-density of ``G = L Q Qᵀ Lᵀ`` from Q and L."""
     points = factor.shape[-1]
     log_root = log_abs_det(spread, triangular=True) + log_abs_det(factor, triangular=True)
@@ -515,6 +510,21 @@ def _log_constant(width: int, points: int) -> float:
 
 
 # -- arguments ---------------------------------------------------------------------------------
+
+
+def _symmetric(matrix: Tensor, size: int, what: str) -> Tensor:
+    """Symmetric matrices ``(..., size, size)``, in float64."""
+    if not isinstance(matrix, Tensor) or matrix.shape[-2:] != (size, size) or not matrix.numel():
+        found = tuple(matrix.shape) if isinstance(matrix, Tensor) else type(matrix).__name__
+        raise InvalidInputError(f"{what} must have shape (..., {size}, {size}); got {found}")
+    if not matrix.dtype.is_floating_point:
+        raise InvalidInputError(f"{what} must be floating-point, got {matrix.dtype}")
+    largest, skew = (each.detach().abs().max() for each in (matrix, matrix - matrix.mT))
+    if not bool(skew <= SYMMETRIC * largest):
+        raise InvalidInputError(
+            f"{what} is not symmetric, or not finite; if this is rounding, take (G + Gᵀ)/2"
+        )
+    return matrix.to(INDUCING_DTYPE)
 
 
 def _one_for_each(kernel: Kernel | Sequence[Kernel] | None, count: int) -> list[Kernel]:
