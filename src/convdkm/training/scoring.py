@@ -8,6 +8,7 @@ from functools import partial
 from torch import Tensor
 
 from convdkm.data import Dataset
+from convdkm.training.build import augmented
 from convdkm.training.run import Run, class_metrics, parts_of
 from convdkm.training.sinks import Sink
 
@@ -19,7 +20,7 @@ class ScoringStoppedError(Exception):
 
 
 class Scorer:
-    """Works out the figures of a run.
+    """Works out the figures of a run; training images may be cropped and flipped for it.
 
     Args:
         run: whose machine is asked.
@@ -63,6 +64,8 @@ class Scorer:
         values: dict[str, float] = {}
         for part in parts:
             images, labels = self.parts[part]
+            if part == "train":
+                images = augmented(self.run.config.training, images)
             watch = partial(self._watch, f"scoring {NAMES[part]} images")
             watch(0, len(images))
             values |= class_metrics(part, self.run.evaluate(images, labels, watch=watch))

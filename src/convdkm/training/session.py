@@ -75,7 +75,7 @@ def prepared(
     if checkpoint is None:
         images = drawn(config, dataset, tell)
         data = images.dataset
-        recipe = settled(config.training, data.train_images, tell)
+        recipe = settled(config.training, data.train_images, data.train_labels, tell)
         config = config.model_copy(update={"training": recipe})
         whitening = fitted_whitening(recipe, data.train_images, tell)
     else:

@@ -147,7 +147,7 @@ def settings(table: Category, row: Row, dataset: str, scale: Scale) -> RunConfig
         config = config.updated({**table.base.size, **row.exceptions.get(dataset, {})})
     config = config.updated({**row.options, **scale.options()})
     # The runs of a table are whitened alike, as the paper's are, however few images one has.
-    return config.updated({"whitening": "zca"} if config.training.whitening == "auto" else {})
+    return config.updated({"whitening": config.training.whitening.replace("auto", "zca")})
 
 
 def slug(base: Base, row: Row) -> str:
