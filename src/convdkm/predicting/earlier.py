@@ -75,7 +75,8 @@ def _conv(weight: Tensor, factor: float, **geometry: Any) -> Any:
 
 
 def _pointwise(kernel: Kernel, inducing: Tensor | None) -> Any:
-    return _made(KernelPlan, kernel=kernel, inducing=inducing, noises=(), joins=False)
+    rest = {"noises": (), "jitter": None, "joins": False}
+    return _made(KernelPlan, kernel=kernel, inducing=inducing, **rest)
 
 
 def _angular_conv(
