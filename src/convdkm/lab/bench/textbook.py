@@ -114,7 +114,7 @@ class Textbook:
 
     def layer(self, gram: Blocks, name: str, stride: int, divergences: list[Tensor]) -> Blocks:
         """Kernel, convolution, learned Gram and normalisation."""
-        kernel = self.convolve(self.kernel(gram, f"{name}.kernel.1"), f"{name}.conv", stride)
+        kernel = self.convolve(self.kernel(gram, f"{name}.kernel.0.kernel"), f"{name}.conv", stride)
         learned, divergence = self.gram_layer(kernel, f"{name}.gram")
         divergences.append(divergence)
         return self.normalise(learned, f"{name}.norm")
@@ -134,11 +134,12 @@ class Textbook:
         apart = arccosine(ii.masked_fill(itself, 0.0), variance[:, None], variance[None, :])
         omega_ii = weight * torch.where(itself, ii, apart) + bias
         omega_it = weight * arccosine(it, variance[:, None, None], tt[:, None]) + bias
-        return jittered(Blocks(omega_ii, omega_it, weight * tt + bias))
+        return jittered(Blocks(omega_ii, omega_it, weight * gram.tt + bias))
 
     def convolve(self, omega: Blocks, name: str, stride: int) -> Blocks:
         r"""The convolution :math:`\Gamma` with mixing weights C (Eq. 11, 18 and 19)."""
         C = self.named[f"{name}.weight"]
+        C = C / C.shape[1] ** 0.5
         size = C.shape[-1]
         D = size**2
         flat = C.flatten(2)
@@ -154,8 +155,8 @@ class Textbook:
             g_{tt} = k_{tt} - K_{ti} K_{ii}^{-1} K_{it}
                      + K_{ti} K_{ii}^{-1} G_{ii} K_{ii}^{-1} K_{it}
         """
-        factor = self.named[f"{name}.factor"].tril()
-        G_ii = self.named[f"{name}.log_scale"].exp() * (factor @ factor.T) / len(factor)
+        V = self.named[f"{name}.factor"]
+        G_ii = self.named[f"{name}.log_scale"].exp() * (V @ V.T)
         K_inverse, K_log_det = inverse_and_log_det(kernel.ii)
         _, G_log_det = inverse_and_log_det(G_ii)
         divergence = 0.5 * ((K_inverse * G_ii).sum() - len(G_ii) + K_log_det - G_log_det)
