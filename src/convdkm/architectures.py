@@ -45,6 +45,7 @@ PUBLISHED: dict[str, Any] = {
     "interior_patches": True,
     "divide_mixing": True,
     "learn_gram_scale": True,
+    "divide_gram": True,
     "full_gram": True,
     "learn_noise": False,
     "statistics": "batch",

@@ -156,7 +156,7 @@ class Textbook:
                      + K_{ti} K_{ii}^{-1} G_{ii} K_{ii}^{-1} K_{it}
         """
         V = self.named[f"{name}.factor"]
-        G_ii = self.named[f"{name}.log_scale"].exp() * (V @ V.T)
+        G_ii = self.named[f"{name}.log_scale"].exp() * (V @ V.T) / len(V)
         K_inverse, K_log_det = inverse_and_log_det(kernel.ii)
         _, G_log_det = inverse_and_log_det(G_ii)
         divergence = 0.5 * ((K_inverse * G_ii).sum() - len(G_ii) + K_log_det - G_log_det)
