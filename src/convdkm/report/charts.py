@@ -16,7 +16,7 @@ from convdkm.report.markup import (
     svg_text,
     together,
 )
-from convdkm.report.scale import Axis, axis_for, short
+from convdkm.report.scale import Axis, axis_for, percent, short
 
 WIDTH, HEIGHT = 420.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 12.0, 24.0, 40.0
@@ -70,10 +70,8 @@ def line_chart(
     y_label: str,
     log: bool | None = None,
     y_format: Format = short,
-    x_format: Format = short,
-    x_bounds: tuple[float | None, float | None] = (None, None),
-    y_bounds: tuple[float | None, float | None] = (None, None),
-    extra: Callable[[Axis, Axis], object] | None = None,
+    low: float | None = None,
+    shares: bool = False,
     height: float = HEIGHT,
 ) -> Markup:
     """Lines over a common axis, with a legend where there are several.
@@ -82,22 +80,27 @@ def line_chart(
         title, x_label, y_label: the caption of the chart, and the labels of its axes.
         series: the lines.
         log: whether the y axis is logarithmic; None decides from the values.
-        y_format, x_format: how values are written; x is marked at whole numbers, unless it has
-            a format of its own.
-        x_bounds, y_bounds: ends of the axes; from the values where None.
-        extra: more to draw, given both axes.
+        y_format: how values are written.
+        low: where the y axis begins, if not at the smallest value.
+        shares: both axes go from 0 to 100%, and a dashed line shows where they are equal;
+            otherwise, x is marked at whole numbers.
         height: of the chart, whose width is 420.
     """
-    xs, ys = ([value for each in series for value in getattr(each, axis)] for axis in "xy")
-    x_axis = axis_for(xs, LEFT, WIDTH - RIGHT, low=x_bounds[0], high=x_bounds[1])
-    y_axis = axis_for(ys, height - BOTTOM, TOP, log=log, low=y_bounds[0], high=y_bounds[1])
+    if shares:
+        x_axis, y_axis = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, height - BOTTOM, TOP)
+        x_format = y_format = percent
+    else:
+        x_format = short
+        xs, ys = ([value for each in series for value in getattr(each, axis)] for axis in "xy")
+        x_axis = axis_for(xs, LEFT, WIDTH - RIGHT)
+        y_axis = axis_for(ys, height - BOTTOM, TOP, log=log, low=low)
     labels = x_label, f"{y_label}, log scale" if y_axis.log else y_label
     svg = drawing(
         title,
         WIDTH,
         height,
-        grid(x_axis, y_axis, forms=(x_format, y_format), labels=labels, whole=x_format is short),
-        None if extra is None else extra(x_axis, y_axis),
+        grid(x_axis, y_axis, forms=(x_format, y_format), labels=labels, whole=not shares),
+        diagonal(x_axis, y_axis) if shares else None,
         [_band(each, x_axis, y_axis) for each in series],
         [_line(each, x_axis, y_axis, x_format, y_format) for each in series],
     )
@@ -118,21 +121,25 @@ def grid(
     """Lines and labels of two axes; x may be marked at whole numbers only."""
     left, right = x_axis.start, x_axis.end
     low, high = y_axis.start, y_axis.end
-    rows = [(y_axis(value), forms[1](value)) for value in y_axis.ticks()]
-    columns = [(x_axis(value), forms[0](value)) for value in x_axis.ticks(whole=whole)]
+    drawn = []
+    for value in y_axis.ticks():
+        y, text = y_axis(value), forms[1](value)
+        drawn += [svg_line(left, y, right, y, "grid"), svg_text(text, left - 6, y + 4, "end")]
+    for value in x_axis.ticks(whole=whole):
+        x, text = x_axis(value), forms[0](value)
+        drawn += [svg_line(x, low, x, low + 4, "axis"), svg_text(text, x, low + 17)]
     return together(
-        [
-            (svg_line(left, y, right, y, "grid"), svg_text(label, left - 6, y + 4, "end"))
-            for y, label in rows
-        ],
-        [
-            (svg_line(x, low, x, low + 4, "axis"), svg_text(label, x, low + 17))
-            for x, label in columns
-        ],
+        drawn,
         svg_line(left, low, right, low, "axis"),
         svg_text(labels[0], (left + right) / 2, low + 34),
         svg_text(labels[1], 2, high - 11, None),
     )
+
+
+def diagonal(x_axis: Axis, y_axis: Axis) -> Markup:
+    """The dashed line where confidence equals accuracy."""
+    hint = "where confidence equals accuracy"
+    return svg_line(x_axis(0), y_axis(0), x_axis(1), y_axis(1), "ideal", hint=hint)
 
 
 def mark(x: float, y: float, style: int, *, size: float = 5.0, said: str | None = None) -> Markup:
