@@ -12,11 +12,10 @@ import typer
 from convdkm import __version__
 from convdkm.cli.bench import bench
 from convdkm.cli.compare import compare
-from convdkm.cli.configuring import ConfiguringCommand
 from convdkm.cli.data import data, fetch_sets, list_sets, verify_sets
 from convdkm.cli.evaluate import evaluate
 from convdkm.cli.export import export
-from convdkm.cli.help import Command, Group, help_if_alone
+from convdkm.cli.help import Command, ConfiguringCommand, Group, help_if_alone
 from convdkm.cli.predict import predict
 from convdkm.cli.presets import presets
 from convdkm.cli.report import report
