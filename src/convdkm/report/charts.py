@@ -6,16 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from convdkm.report.markup import (
-    Markup,
-    element,
-    svg_circle,
-    svg_line,
-    svg_path,
-    svg_rect,
-    svg_text,
-    together,
-)
+from convdkm.report import svg
+from convdkm.report.markup import Markup, element, together
 from convdkm.report.scale import Axis, axis_for, percent, short
 
 WIDTH, HEIGHT = 420.0, 270.0
@@ -95,7 +87,7 @@ def line_chart(
         x_axis = axis_for(xs, LEFT, WIDTH - RIGHT)
         y_axis = axis_for(ys, height - BOTTOM, TOP, log=log, low=low)
     labels = x_label, f"{y_label}, log scale" if y_axis.log else y_label
-    svg = drawing(
+    chart = drawing(
         title,
         WIDTH,
         height,
@@ -105,9 +97,9 @@ def line_chart(
         [_line(each, x_axis, y_axis, x_format, y_format) for each in series],
     )
     lines = [
-        (svg_line(0, 6, 28, 6, f"line {style_class(each.style)}"), each.label) for each in series
+        (svg.line(0, 6, 28, 6, f"line {style_class(each.style)}"), each.label) for each in series
     ]
-    return figure(title, svg, below=keys(lines, width=28) if len(series) > 1 else None)
+    return figure(title, chart, below=keys(lines, width=28) if len(series) > 1 else None)
 
 
 def grid(
@@ -124,22 +116,22 @@ def grid(
     drawn = []
     for value in y_axis.ticks():
         y, text = y_axis(value), forms[1](value)
-        drawn += [svg_line(left, y, right, y, "grid"), svg_text(text, left - 6, y + 4, "end")]
+        drawn += [svg.line(left, y, right, y, "grid"), svg.text(text, left - 6, y + 4, "end")]
     for value in x_axis.ticks(whole=whole):
         x, text = x_axis(value), forms[0](value)
-        drawn += [svg_line(x, low, x, low + 4, "axis"), svg_text(text, x, low + 17)]
+        drawn += [svg.line(x, low, x, low + 4, "axis"), svg.text(text, x, low + 17)]
     return together(
         drawn,
-        svg_line(left, low, right, low, "axis"),
-        svg_text(labels[0], (left + right) / 2, low + 34),
-        svg_text(labels[1], 2, high - 11, None),
+        svg.line(left, low, right, low, "axis"),
+        svg.text(labels[0], (left + right) / 2, low + 34),
+        svg.text(labels[1], 2, high - 11, None),
     )
 
 
 def diagonal(x_axis: Axis, y_axis: Axis) -> Markup:
     """The dashed line where confidence equals accuracy."""
     hint = "where confidence equals accuracy"
-    return svg_line(x_axis(0), y_axis(0), x_axis(1), y_axis(1), "ideal", hint=hint)
+    return svg.line(x_axis(0), y_axis(0), x_axis(1), y_axis(1), "ideal", hint=hint)
 
 
 def mark(x: float, y: float, style: int, *, size: float = 5.0, said: str | None = None) -> Markup:
@@ -153,24 +145,23 @@ def mark(x: float, y: float, style: int, *, size: float = 5.0, said: str | None 
         ((0, -1.1 * size), (1.1 * size, 0.8 * size), (-1.1 * size, 0.8 * size)),
     )[style // 2 % 4]
     if not corners:
-        return svg_circle(x, y, size, css, hint=said)
-    return svg_path("polygon", [(x + dx, y + dy) for dx, dy in corners], css, hint=said)
+        return svg.circle(x, y, size, css, hint=said)
+    return svg.path("polygon", [(x + dx, y + dy) for dx, dy in corners], css, hint=said)
 
 
 def keys(entries: Sequence[tuple[Markup, str]], *, width: int = 14) -> Markup:
     """A legend: small drawings, each beside what it stands for."""
-    form = {"viewBox": f"0 0 {width} 12", "aria_hidden": "true"}
-    form |= {"class_": "key"} if width == 14 else {}
-    return element(
-        "ul",
-        [element("li", element("svg", drawn, **form), label) for drawn, label in entries],
-        class_="legend",
-    )
+    css, box = "key" if width == 14 else None, f"0 0 {width} 12"
+    rows = []
+    for drawn, label in entries:
+        key = element("svg", drawn, viewBox=box, aria_hidden="true", class_=css)
+        rows.append(element("li", key, label))
+    return element("ul", rows, class_="legend")
 
 
 def area(style: int) -> Markup:
     """A small area, for a legend."""
-    return svg_rect(1, 1, 12, 10, f"fill {style_class(style)}")
+    return svg.rect(1, 1, 12, 10, f"fill {style_class(style)}")
 
 
 def _line(series: Series, x_axis: Axis, y_axis: Axis, x_format: Format, y_format: Format) -> Markup:
@@ -183,10 +174,10 @@ def _line(series: Series, x_axis: Axis, y_axis: Axis, x_format: Format, y_format
     places = [(x_axis(x), y_axis(y)) for x, y in points]
     radius, dot = (2.6, f"dot {css}") if len(points) <= MOST_MARKS else (5, "feel")
     dots = [
-        svg_circle(*place, radius, dot, hint=f"{series.label}: {y_format(y)} at {x_format(x)}")
+        svg.circle(*place, radius, dot, hint=f"{series.label}: {y_format(y)} at {x_format(x)}")
         for place, (x, y) in zip(places, points, strict=True)
     ]
-    return together(svg_path("polyline", places, f"line {css}") if points else None, dots)
+    return together(svg.path("polyline", places, f"line {css}") if points else None, dots)
 
 
 def _band(series: Series, x_axis: Axis, y_axis: Axis) -> Markup | None:
@@ -196,4 +187,4 @@ def _band(series: Series, x_axis: Axis, y_axis: Axis) -> Markup | None:
         [(x_axis(x), y_axis(y)) for x, y in zip(series.x, bound, strict=True)]
         for bound in series.band
     )
-    return svg_path("polygon", [*upper, *reversed(lower)], f"band {style_class(series.style)}")
+    return svg.path("polygon", [*upper, *reversed(lower)], f"band {style_class(series.style)}")

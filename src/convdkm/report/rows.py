@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from convdkm.report import svg
 from convdkm.report.charts import WIDTH, Format, area, drawing, figure, keys, mark, style_class
-from convdkm.report.markup import Markup, svg_line, svg_rect, svg_text
+from convdkm.report.markup import Markup
 from convdkm.report.scale import Axis, axis_for, fitted, short
 
 ROW, TOP, BOTTOM = 24.0, 6.0, 40.0
@@ -42,7 +43,7 @@ def bar_rows(title: str, names: Sequence[str], parts: Sequence[Marks], *, label:
             if end > start:
                 hint = f"{name}, {part.label}: {short(value)}"
                 css = f"fill {style_class(part.style)}"
-                bars.append(svg_rect(start, y, end - start, ROW - 8, css, hint=hint))
+                bars.append(svg.rect(start, y, end - start, ROW - 8, css, hint=hint))
     entries = [(area(part.style), part.label) for part in parts]
     return _rows(title, names, axis, bars, entries, label=label, form=short)
 
@@ -70,7 +71,7 @@ def dot_rows(
         ]
         if joined and dots[1:]:
             places = [x for x, _, _ in dots]
-            drawn.append(svg_line(min(places), y, max(places), y, "joint"))
+            drawn.append(svg.line(min(places), y, max(places), y, "joint"))
         drawn += [
             mark(x, y, each.style, said=f"{name}, {each.label}: {form(value)}")
             for x, each, value in dots
@@ -98,16 +99,16 @@ def _rows(
     bottom = TOP + len(names) * ROW
     lines = [(axis(value), form(value)) for value in axis.ticks(4)]
     texts = [(fitted(name, MOST_LETTERS), TOP + k * ROW + 16) for k, name in enumerate(names)]
-    svg = drawing(
+    chart = drawing(
         title,
         WIDTH,
         bottom + BOTTOM,
-        [(svg_line(x, TOP, x, bottom, "grid"), svg_text(at, x, bottom + 15)) for x, at in lines],
-        [svg_text(text, axis.start - 8, y, "end", class_="name") for text, y in texts],
+        [(svg.line(x, TOP, x, bottom, "grid"), svg.text(at, x, bottom + 15)) for x, at in lines],
+        [svg.text(text, axis.start - 8, y, "end", class_="name") for text, y in texts],
         marks,
-        svg_text(label, (axis.start + axis.end) / 2, bottom + 34),
+        svg.text(label, (axis.start + axis.end) / 2, bottom + 34),
     )
-    return figure(title, svg, below=keys(entries) if entries[1:] else None)
+    return figure(title, chart, below=keys(entries) if entries[1:] else None)
 
 
 def heat_map(
@@ -142,22 +143,22 @@ def heat_map(
             ink = "cell light" if shade > 0.65 else "cell"
             form = {"hint": said(i, j), "fill_opacity": f"{shade:.3f}"}
             drawn += [
-                svg_rect(x, y, size - 1, size - 1, css(i, j), **form),
-                svg_text(text(i, j), x + size / 2, y + size / 2 + 4, class_=ink),
+                svg.rect(x, y, size - 1, size - 1, css(i, j), **form),
+                svg.text(text(i, j), x + size / 2, y + size / 2 + 4, class_=ink),
             ]
     for k, name in enumerate(names):
         x, y = left + (k + 0.5) * size, top + (k + 0.5) * size
         turn = f"rotate(-{angle} {x:.1f} {bottom + 10:.1f})" if turned else None
         anchor = "end" if turned else "middle"
         drawn += [
-            svg_text(name, left - 6, y + 4, "end", style=small),
-            svg_text(name, x, bottom + 14, anchor, transform=turn, style=small),
+            svg.text(name, left - 6, y + 4, "end", style=small),
+            svg.text(name, x, bottom + 14, anchor, transform=turn, style=small),
         ]
     if any(labels):
         middle = (top + bottom) / 2
         drawn += [
-            svg_text(labels[1], (left + WIDTH) / 2, 12),
-            svg_text(labels[0], 12, middle, transform=f"rotate(-90 12 {middle:g})"),
+            svg.text(labels[1], (left + WIDTH) / 2, 12),
+            svg.text(labels[0], 12, middle, transform=f"rotate(-90 12 {middle:g})"),
         ]
     height = bottom + (edge * drop + 12 if turned else 22)
     return figure(title, drawing(title, WIDTH, height, drawn), css="chart square")

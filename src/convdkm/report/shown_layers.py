@@ -111,9 +111,7 @@ def _layer_table(insight: Insight, num_data: int | None) -> Markup:
 
 
 def _similarity(compared: list[str], values: list[list[float]]) -> Markup:
-    inner = short_names([name for name in compared if name.startswith("body")])
-    outer = [name for name in compared if not name.startswith("body")]
-    names = [outer[0], *inner, *outer[1:]]
+    names = short_names(compared)
     roomy = len(names) <= 12
 
     def two_digits(i: int, j: int) -> str:

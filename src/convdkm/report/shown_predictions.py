@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 
+from convdkm.report import svg
 from convdkm.report.charts import (
     LEFT,
     RIGHT,
@@ -19,15 +20,7 @@ from convdkm.report.charts import (
     grid,
     keys,
 )
-from convdkm.report.markup import (
-    Markup,
-    element,
-    svg_circle,
-    svg_line,
-    svg_rect,
-    svg_text,
-    together,
-)
+from convdkm.report.markup import Markup, element, together
 from convdkm.report.outcome import Outcome, wilson
 from convdkm.report.page import Section, columns, table
 from convdkm.report.pictures import image_picture, matrix_picture
@@ -77,25 +70,25 @@ def reliability_diagram(title: str, bins: Reliability) -> Markup:
         x, y = x_axis(confidence), y_axis(accuracy)
         height = max(strip * math.sqrt(count / most), 1.0)
         marks += [
-            svg_rect(start, y, width, bottom - y, "fill faint s0", hint=said),
-            svg_line(x, y_axis(low), x, y_axis(high), "whisker"),
-            svg_circle(x, y, 4.5, "dot s0", hint=said),
-            svg_rect(start, base - height, width, height, "fill s2", rx=1, hint=said),
+            svg.rect(start, y, width, bottom - y, "fill faint s0", hint=said),
+            svg.line(x, y_axis(low), x, y_axis(high), "whisker"),
+            svg.circle(x, y, 4.5, "dot s0", hint=said),
+            svg.rect(start, base - height, width, height, "fill s2", rx=1, hint=said),
         ]
     below = f"images in each bin (square root; at most {short(most)})"
     labels = "confidence: probability of the class", "share that is right"
-    svg = drawing(
+    chart = drawing(
         title,
         WIDTH,
         base + 22,
         grid(x_axis, y_axis, forms=(percent, percent), labels=labels),
         diagonal(x_axis, y_axis),
         marks,
-        svg_line(left, base, right, base, "axis"),
-        svg_text(below, (left + right) / 2, base + 16),
+        svg.line(left, base, right, base, "axis"),
+        svg.text(below, (left + right) / 2, base + 16),
     )
     entries = [(area(0), "share that is right, with its 95% interval"), (area(2), "images")]
-    return figure(title, svg, below=keys(entries))
+    return figure(title, chart, below=keys(entries))
 
 
 def calibration_section(outcome: Outcome, figures: Mapping[str, float]) -> Section:
