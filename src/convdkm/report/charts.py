@@ -22,13 +22,9 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart.
+    """One line of a chart, and perhaps the lower and upper bounds of a shaded band.
 
-    Attributes:
-        label: its entry in the legend.
-        x, y: its points; those that are not finite are left out.
-        style: the index of its colour and dash.
-        band: lower and upper bounds of a shaded region, if any.
+    Points that are not finite are left out. The style is the index of its colour and dash.
     """
 
     label: str
@@ -76,7 +72,7 @@ def line_chart(
         low: where the y axis begins, if not at the smallest value.
         shares: both axes go from 0 to 100%, and a dashed line shows where they are equal;
             otherwise, x is marked at whole numbers.
-        height: of the chart, whose width is 420.
+        height: the height of the chart.
     """
     if shares:
         x_axis, y_axis = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, height - BOTTOM, TOP)

@@ -28,15 +28,10 @@ Load = Callable[[Run, Tell], Dataset]
 
 @dataclass(eq=False)
 class Findings:
-    """A run with its predictions and its machine looked into, as far as they can be had.
+    """A run, predictions of its test images and its machine looked into, as far as there are any.
 
-    Attributes:
-        record: the files of its folder.
-        run: the machine; None without a checkpoint that can be read.
-        outcome: predictions of the test images.
-        insight: the machine, layer by layer.
-        num_data: the number of training images.
-        missing: what is not there, and why, for the reader of the page.
+    There is no machine without a checkpoint that can be read. ``num_data`` counts the training
+    images; ``missing`` tells the reader of the page what is not there, and why.
     """
 
     record: Record
@@ -56,9 +51,9 @@ class Findings:
 def gather(
     folder: Path,
     load: Load | None,
-    *,
     checkpoint: Which,
     device: str | None,
+    *,
     deep: bool,
     tell: Tell,
 ) -> Findings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from convdkm.data import Dataset
@@ -65,16 +66,8 @@ def write_report(
     load = _cached({k: v for k, v in moved.items() if v is not None}) if data else None
     findings = []
     for folder in folders:
-        prefix = "" if alone else f"{folder}: "
-        found = gather(
-            folder,
-            load,
-            checkpoint=checkpoint,
-            device=device,
-            deep=alone,
-            tell=lambda text, prefix=prefix: tell(f"{prefix}{text}"),  # type: ignore[misc]
-        )
-        findings.append(found)
+        say = tell if alone else partial(_say_of, folder, tell)
+        findings.append(gather(folder, load, checkpoint, device, deep=alone, tell=say))
     write_text(file, run_page(findings[0], images) if alone else compare_page(findings, file))
     return file
 
@@ -105,6 +98,10 @@ def require_free(file: Path, *, force: bool) -> None:
         raise InvalidInputError(
             f"{file} is there already, and is not a page of convdkm report; --force replaces it"
         )
+
+
+def _say_of(folder: Path, tell: Tell, text: str) -> None:
+    tell(f"{folder}: {text}")
 
 
 def _cached(moved: Mapping[str, str]) -> Load:
