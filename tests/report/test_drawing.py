@@ -107,7 +107,7 @@ def test_a_heat_map_says_what_is_in_its_cells():
             ["<x>", "y"],
             shades,
             text=lambda i, j: "",
-            said=lambda i, j: f"{i} {j}",
+            hint=lambda i, j: f"{i} {j}",
             labels=("rows", "columns"),
         )
     )

@@ -25,13 +25,13 @@ def main() -> None:
 
 
 def _of_thread(failure: threading.ExceptHookArgs) -> None:
-    """What a thread could not write, such as TensorBoard's, is said by whoever waits for it."""
+    """Leave errors of writing in a thread, such as TensorBoard's, to the code that waits for it."""
     if not isinstance(failure.exc_value, OSError):
         threading.__excepthook__(failure)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; errors that a user can mend are a message, without a traceback."""
+    """Run one command; errors that a user can correct are a message, without a traceback."""
     import typer
 
     from convdkm.cli.app import build_app

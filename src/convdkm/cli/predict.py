@@ -163,7 +163,7 @@ def _progress(total: int, *, shown: bool = True) -> Iterator[Advance]:
 
 
 class Machine(NamedTuple):
-    """What predicts images, ``at_once`` in a batch; the digest is that of all numbers and settings.
+    """What predicts images, ``at_once`` in a batch; the digest is of all parameters and settings.
 
     Each name of a class is one line; the shape is channels, height and width.
     """

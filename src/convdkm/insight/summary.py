@@ -30,7 +30,7 @@ class LayerSummary:
         kind: the layer's class.
         inducing: P_i of the outgoing Gram; 0 where there is none.
         space: places of the outgoing Gram.
-        parameters: numbers that are learned.
+        parameters: count of trainable parameters.
         nu: weight of the layer's KL, for a Gram layer.
         kl: the layer's divergence in nats.
     """

@@ -130,7 +130,7 @@ def diagonal(x_axis: Axis, y_axis: Axis) -> Markup:
     return svg.line(x_axis(0), y_axis(0), x_axis(1), y_axis(1), "ideal", hint=hint)
 
 
-def mark(x: float, y: float, style: int, *, size: float = 5.0, said: str | None = None) -> Markup:
+def mark(x: float, y: float, style: int, *, size: float = 5.0, hint: str | None = None) -> Markup:
     """A dot, square, diamond or triangle, full or hollow, so that marks differ without colour."""
     css = f"{'hollow' if style % 2 else 'dot'} {style_class(style)}"
     half = size * 0.9
@@ -141,8 +141,8 @@ def mark(x: float, y: float, style: int, *, size: float = 5.0, said: str | None 
         ((0, -1.1 * size), (1.1 * size, 0.8 * size), (-1.1 * size, 0.8 * size)),
     )[style // 2 % 4]
     if not corners:
-        return svg.circle(x, y, size, css, hint=said)
-    return svg.path("polygon", [(x + dx, y + dy) for dx, dy in corners], css, hint=said)
+        return svg.circle(x, y, size, css, hint=hint)
+    return svg.path("polygon", [(x + dx, y + dy) for dx, dy in corners], css, hint=hint)
 
 
 def keys(entries: Sequence[tuple[Markup, str]], *, width: int = 14) -> Markup:

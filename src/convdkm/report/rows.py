@@ -73,7 +73,7 @@ def dot_rows(
             places = [x for x, _, _ in dots]
             drawn.append(svg.line(min(places), y, max(places), y, "joint"))
         drawn += [
-            mark(x, y, each.style, said=f"{name}, {each.label}: {form(value)}")
+            mark(x, y, each.style, hint=f"{name}, {each.label}: {form(value)}")
             for x, each, value in dots
         ]
     entries = [(mark(7, 6, each.style, size=4.5), each.label) for each in marks]
@@ -117,14 +117,14 @@ def heat_map(
     shades: Sequence[Sequence[float]],
     *,
     text: Callable[[int, int], str],
-    said: Callable[[int, int], str],
+    hint: Callable[[int, int], str],
     labels: tuple[str, str] = ("", ""),
     css: Callable[[int, int], str] = lambda i, j: "fill s0",
 ) -> Markup:
     """A square table whose rows and columns have the same names, and whose cells are coloured.
 
     Shades are from 0 for no colour to 1 for all of it. Given row and column, ``text`` returns what
-    stands in a cell, ``said`` what is shown while the pointer is on it, and ``css`` its classes.
+    stands in a cell, ``hint`` what is shown while the pointer is on it, and ``css`` its classes.
     """
     names = [fitted(name, MOST_LETTERS - 4) for name in names]
     longest = max(map(len, names)) * LETTER
@@ -141,7 +141,7 @@ def heat_map(
         for j, given in enumerate(row):
             x, shade = left + j * size, min(max(given, 0.0), 1.0) if math.isfinite(given) else 0.0
             ink = "cell light" if shade > 0.65 else "cell"
-            form = {"hint": said(i, j), "fill_opacity": f"{shade:.3f}"}
+            form = {"hint": hint(i, j), "fill_opacity": f"{shade:.3f}"}
             drawn += [
                 svg.rect(x, y, size - 1, size - 1, css(i, j), **form),
                 svg.text(text(i, j), x + size / 2, y + size / 2 + 4, class_=ink),

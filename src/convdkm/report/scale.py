@@ -26,7 +26,7 @@ class Axis:
         return self.start + (self._of(value) - low) / (high - low) * (self.end - self.start)
 
     def ticks(self, about: int = 6, *, whole: bool = False) -> list[float]:
-        """Round values to mark; whole numbers only, if so asked."""
+        """Round values to mark, about so many; with ``whole``, whole numbers only."""
         if self.log:
             return _log_ticks(self.low, self.high)
         step = _round_step((self.high - self.low) / about)

@@ -123,7 +123,7 @@ def _similarity(compared: list[str], values: list[list[float]]) -> Markup:
         names,
         values,
         text=two_digits,
-        said=lambda i, j: f"{names[i]} and {names[j]}: {values[i][j]:.3f}",
+        hint=lambda i, j: f"{names[i]} and {names[j]}: {values[i][j]:.3f}",
     )
 
 

@@ -122,7 +122,7 @@ def confusion_section(outcome: Outcome) -> Section:
             names,
             (mistakes + of_class.diagonal().diag()).tolist(),
             text=lambda i, j: str(times[i][j] or ""),
-            said=lambda i, j: (
+            hint=lambda i, j: (
                 f"{names[i]} taken for {names[j]}: {times[i][j]} times, {percent(shares[i][j])}"
             ),
             labels=("truth", "prediction"),
