@@ -20,26 +20,6 @@ class Command(TyperCommand):
         _format_options(self.get_params(ctx), formatter)
 
 
-class ConfiguringCommand(Command):
-    """A command with a flag for every field of the configuration, which takes long to import.
-
-    The flags are made when the command is called or its own help is asked for. Those that the user
-    gave are the context's ``obj``, by the names of the fields.
-    """
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        from convdkm.cli.options import configuration_flags
-
-        return [*super().get_params(ctx), *configuration_flags()]
-
-    def invoke(self, ctx: Any) -> Any:
-        from convdkm.cli.options import FIELDS
-
-        given = {name: ctx.params.pop(name) for name in FIELDS}
-        ctx.obj = {name: value for name, value in given.items() if value is not None}
-        return super().invoke(ctx)
-
-
 class Group(TyperGroup):
     """Commands under one name, with help of the same look."""
 

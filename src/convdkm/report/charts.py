@@ -76,12 +76,12 @@ def line_chart(
     """
     if shares:
         x_axis, y_axis = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, height - BOTTOM, TOP)
-        x_format = y_format = percent
+        y_format = percent
     else:
-        x_format = short
         xs, ys = ([value for each in series for value in getattr(each, axis)] for axis in "xy")
         x_axis = axis_for(xs, LEFT, WIDTH - RIGHT)
         y_axis = axis_for(ys, height - BOTTOM, TOP, log=log, low=low)
+    x_format: Format = percent if shares else short
     labels = x_label, f"{y_label}, log scale" if y_axis.log else y_label
     chart = drawing(
         title,

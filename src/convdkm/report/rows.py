@@ -141,9 +141,9 @@ def heat_map(
         for j, given in enumerate(row):
             x, shade = left + j * size, min(max(given, 0.0), 1.0) if math.isfinite(given) else 0.0
             ink = "cell light" if shade > 0.65 else "cell"
-            form = {"hint": hint(i, j), "fill_opacity": f"{shade:.3f}"}
+            opacity, said, side = f"{shade:.3f}", hint(i, j), size - 1
             drawn += [
-                svg.rect(x, y, size - 1, size - 1, css(i, j), **form),
+                svg.rect(x, y, side, side, css(i, j), hint=said, fill_opacity=opacity),
                 svg.text(text(i, j), x + size / 2, y + size / 2 + 4, class_=ink),
             ]
     for k, name in enumerate(names):
