@@ -64,8 +64,11 @@ def _figures(findings: Sequence[Findings]) -> Section:
         values = [figures.get(f"test_{name}") for figures in every]
         best = choose((value for value in values if value is not None), default=None)
         if best is not None:
-            cells = [(figure_text(name, value), value == best) for value in values]
-            shown[METRIC_NAMES[name]] = [element("b", text) if b else text for text, b in cells]
+            texts = [figure_text(name, value) for value in values]
+            shown[METRIC_NAMES[name]] = [
+                element("b", text) if value == best else text
+                for text, value in zip(texts, values, strict=True)
+            ]
     for title, key, form in (
         ("in training", "train_accuracy", percent),
         ("parameters", "parameters", "{:,.0f}".format),
@@ -112,9 +115,10 @@ def _learning(records: Sequence[Record]) -> Section | None:
 
 
 def _layers(records: Sequence[Record]) -> Section | None:
-    # Records are by epoch, then by layer.
-    after = [record.layers[max(record.layers)] if record.layers else {} for record in records]
-    last = [{n: each["kl"] for n, each in layers.items() if "kl" in each} for layers in after]
+    last = []
+    for record in records:
+        layers = record.layers[max(record.layers)] if record.layers else {}
+        last.append({name: each["kl"] for name, each in layers.items() if "kl" in each})
     names = list(dict.fromkeys(name for layers in last for name in layers))
     if not names:
         return None
