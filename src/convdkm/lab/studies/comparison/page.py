@@ -162,7 +162,7 @@ def _by_time(part: Sequence[Curve], end: str) -> Markup:
                 f"{curve.row.label}, {size:,} images: {percent(each.mean / 100)} in"
                 f" {format_duration(x)}"
             )
-            marks.append(mark(x_axis(x), y_axis(each.mean / 100), style, said=said))
+            marks.append(mark(x_axis(x), y_axis(each.mean / 100), style, hint=said))
     label = "seconds, log scale" if x_axis.log else "seconds"
     svg = drawing(
         title,
