@@ -281,12 +281,12 @@ def asked_for(
     from convdkm.lab.studies.comparison.images import check_sizes, load_images
 
     data = load_images(scale, data_dir, tell.say)
-    numbers = check_sizes(data, wanted or [min(USUAL_SIZE, len(data.train_images))])
-    kind = chosen_whitening(scale.whitening, numbers[0], data.image_shape, tell.warn)
+    counts = check_sizes(data, wanted or [min(USUAL_SIZE, len(data.train_images))])
+    kind = chosen_whitening(scale.whitening, counts[0], data.image_shape, tell.warn)
     scale = scale.model_copy(update={"whitening": kind})
     for each in (method(name) for name in chosen(methods) if name not in names):
         tell.say(f"{each.name} is left out: without flips it is {each.without_flips}")
-    record = Record(scale=scale, plan=product(names, numbers, seeds))
+    record = Record(scale=scale, plan=product(names, counts, seeds))
     return Comparison(folder, record, data, here)
 
 

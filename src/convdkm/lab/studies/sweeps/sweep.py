@@ -114,7 +114,7 @@ class Sweep(Study[PlannedRun, Record]):
             tell.say(f"About {total} of runs, one after another")
 
     def task(self, planned: PlannedRun) -> RunTask:
-        """A run from wherever it has come to its end."""
+        """A run, from its last checkpoint if it has one."""
         self.folder.clear_failure(planned)
         return RunTask(
             planned.title,

@@ -31,13 +31,8 @@ def estimate(
 ) -> None:
     """Note in ``progress`` the time of the runs that are left.
 
-    Args:
-        progress: the runs that are left, and those that are finished.
-        folder: of the sweep.
-        launcher: that makes the runs, and so the trials.
-        where: options of the place, such as the device.
-        stop: whether to stop.
-        warn: is told of a trial that failed.
+    The launcher makes trials of those whose size no finished run has, with the options of the place
+    ``where``; ``warn`` is told of a trial that failed.
     """
     known: dict[tuple[Any, ...], list[float]] = {}
     for run in progress.finished:
