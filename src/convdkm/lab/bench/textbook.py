@@ -12,7 +12,7 @@ measured against, and an independent statement of what the machine computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -38,32 +38,23 @@ class Blocks(NamedTuple):
 
 
 class Textbook:
-    """The residual machine of the published runs, from its parameters.
+    """The residual machine of the published runs.
 
     Args:
-        parameters: by their names in the machine's ``state_dict``, in float64.
+        model: the machine whose parameters it copies, in float64.
         strides: of the first block of every stage.
         nu: weight of every Gram layer's KL.
+
+    Attributes:
+        named: the parameters, by their names in the model.
     """
 
-    def __init__(
-        self, parameters: Mapping[str, Tensor], strides: Sequence[int] = (2, 2, 2), nu: float = 0.01
-    ) -> None:
-        self.named = dict(parameters)
-        self.strides, self.nu = tuple(strides), nu
-
-    @classmethod
-    def of(cls, model: nn.Module, strides: Sequence[int] = (2, 2, 2), nu: float = 0.01) -> Textbook:
-        """The same machine with copies of a model's parameters."""
-        copies = {
+    def __init__(self, model: nn.Module, strides: Sequence[int], nu: float) -> None:
+        self.strides, self.nu = strides, nu
+        self.named = {
             name: parameter.detach().double().clone().requires_grad_()
             for name, parameter in model.named_parameters()
         }
-        return cls(copies, strides, nu)
-
-    def parameters(self) -> list[Tensor]:
-        """All parameters, for an optimiser."""
-        return list(self.named.values())
 
     def objective(
         self, images: Tensor, labels: Tensor, num_data: int, noise: Tensor | None = None
