@@ -18,7 +18,8 @@ CLASSES, SIDE = 3, 8
 
 
 def config(**changes):
-    small = {"inducing": [4, 6, 8], "blocks": [1, 1, 1], "samples": 20, "batch_size": 32}
+    small = {"inducing": [4, 6, 8], "blocks": 1, "samples": 20, "batch_size": 32}
+    small["inducing_per_class"] = 8
     return preset("published").config("cifar10").updated({**small, **changes})
 
 

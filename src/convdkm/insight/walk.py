@@ -92,7 +92,7 @@ Visit = Callable[[Place, Blocks, Blocks], None]
 def taken_apart(model: DeepKernelMachine) -> Iterator[Place]:
     """The body of a machine in evaluation, layer by layer; the machine is left as it was.
 
-    No layer is merged with its neighbours, and none of its functions is compiled anew for that.
+    No layer is merged with its neighbours, and none of its functions is compiled again for that.
     """
     compiled = [layer for layer in compilable(model) if layer.compiled]
     with in_mode(model, training=False), torch.no_grad():
