@@ -62,7 +62,7 @@ class UnsupervisedCKN(Baseline):
         self.layers = tuple(layers)
         self.alpha, self.epsilon = alpha, epsilon
         self.patches, self.seed = patches, seed
-        self._new_network(1)  # raises now if an option is wrong
+        self._unfitted(1)  # raises now if an option is wrong
         self.network: nn.Sequential | None = None
         self.classifier: Linear | None = None
         self._shape: tuple[int, ...] = ()
@@ -82,55 +82,51 @@ class UnsupervisedCKN(Baseline):
 
     def scores(self, images: Tensor) -> Tensor:
         classifier = self.require_fitted(self.classifier)
-        logits = classifier(self.features(images).double())
-        return torch.log_softmax(logits, 1)
+        return classifier(self.features(images).double()).log_softmax(1)
 
     @property
     def parameters(self) -> int:
-        network = self.require_fitted(self.network)
         classifier = self.require_fitted(self.classifier)
-        anchors = sum(p.numel() for p in network.parameters())
-        return anchors + classifier.weight.numel() + classifier.bias.numel()
+        anchors = self.require_fitted(self.network).parameters()
+        return sum(p.numel() for p in (*anchors, classifier.weight, classifier.bias))
 
     def foresee(self, images: Tensor, labels: Tensor) -> None:
         check_training_set(images, labels)
-        side = list(images.shape[2:])
+        height, width = images.shape[2:]
         for _, _, step in self.layers:
-            side = [-(-length // step) for length in side]
-        width = self.layers[-1][0] * side[0] * side[1]
-        needed, there = COPIES * 8 * len(images) * width, available_memory()
+            height, width = -(-height // step), -(-width // step)
+        features = self.layers[-1][0] * height * width
+        needed, there = COPIES * 8 * len(images) * features, available_memory()
         if there is not None and needed > there:
-            fits = there // (COPIES * 8 * width)
+            fits = there // (COPIES * 8 * features)
             raise InvalidInputError(
-                f"{len(images)} images of {width} features take about {needed / 1e9:.1f} GB, and"
+                f"{len(images)} images of {features} features take about {needed / 1e9:.1f} GB, and"
                 f" there are {there / 1e9:.1f} GB; use {fits} images, fewer filters or more"
                 " subsampling"
             )
 
-    def _new_network(self, channels: int) -> nn.Sequential:
-        built = []
+    def _unfitted(self, channels: int) -> list[CKNLayer]:
+        """The layers for images of so many channels, with random anchors."""
+        inputs = (channels, *(filters for filters, _, _ in self.layers))
+        kernel = {"alpha": self.alpha, "epsilon": self.epsilon}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(self.seed, 6))
-            for filters, size, subsampling in self.layers:
-                layer = CKNLayer(
-                    channels, filters, size, subsampling, alpha=self.alpha, epsilon=self.epsilon
-                )
-                built.append(layer)
-                channels = filters
-        return nn.Sequential(*built)
+            return [
+                CKNLayer(before, *shape, **kernel)
+                for before, shape in zip(inputs, self.layers, strict=False)
+            ]
 
     def _fit_unsupervised(self, images: Tensor, labels: Tensor, classes: int, stop: Stop) -> None:
         """Fit anchors, then the classifier; ``stop`` may end either early."""
-        network = self._new_network(images.shape[1]).to(images.device)
-        for index in range(len(network)):
-            layer = network[index]
-            assert isinstance(layer, CKNLayer)
-            generator = generator_of(self.seed, 7, index)
+        layers = self._unfitted(images.shape[1])
+        network = nn.Sequential(*layers).to(images.device)
+        for index, layer in enumerate(layers):
+            generator, filters = generator_of(self.seed, 7, index), len(layer.anchors)
             vectors = _drawn(network[:index], layer.size, images, self.patches, generator)
-            anchors, curve = spherical_kmeans(vectors, layer.filters, generator, stop=stop)
+            anchors, curve = spherical_kmeans(vectors, filters, generator, stop)
             layer.set_anchors(anchors)
             self.tell(
-                f"layer {index + 1} of {len(network)}: {layer.filters} anchors, mean cosine"
+                f"layer {index + 1} of {len(layers)}: {filters} anchors, mean cosine"
                 f" {curve[-1]:.3f} after {len(curve) - 1} iterations"
             )
         features = _mapped(network, images).flatten(1)
@@ -182,7 +178,6 @@ class SupervisedCKN(UnsupervisedCKN):
         weight, bias = (nn.Parameter(value.to(images)) for value in (start.weight, start.bias))
         classifier = replace(start, weight=weight, bias=bias)
         training = self.config.training
-        batches = Batches.of(training, images, labels)
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:
             return classifier.loss(network(inputs).flatten(1), targets)
@@ -192,14 +187,12 @@ class SupervisedCKN(UnsupervisedCKN):
                 assert isinstance(layer, CKNLayer)
                 layer.project()
 
-        self.curve = descend(
+        learned, batches = (
             [*network.parameters(), weight, bias],
-            batches,
-            training,
-            loss,
-            budget=budget,
-            tell=self.tell,
-            after=project,
+            Batches.of(training, images, labels),
+        )
+        self.curve = descend(
+            learned, batches, training, loss, budget=budget, tell=self.tell, after=project
         )
         self.cut_short = budget.over()
         self.classifier = replace(classifier, weight=weight.detach(), bias=bias.detach())

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError
 
+ITERATIONS = 50
+"""The largest number of iterations."""
 ENOUGH = 1e-5
 """The search ends when an iteration gains less than this."""
 AT_ONCE = 1 << 22
@@ -33,8 +34,6 @@ def spherical_kmeans(
     vectors: Tensor,
     count: int,
     generator: torch.Generator,
-    *,
-    iterations: int = 50,
     stop: Callable[[], bool] = lambda: False,
 ) -> tuple[Tensor, list[float]]:
     """Anchors ``(count, d)`` of norm one, and the objective before every iteration and at the end.
@@ -46,10 +45,8 @@ def spherical_kmeans(
         vectors: ``(n, d)``, of any norm; zero vectors have no direction and are left out.
         count: number of anchors.
         generator: of the random choice, on the CPU.
-        iterations: the largest number of iterations.
         stop: called before every iteration but the first; ends the search when it returns True.
     """
-    check_positive(count=count, iterations=iterations)
     if vectors.ndim != 2 or not bool(vectors.isfinite().all()):
         raise InvalidInputError(
             f"k-means takes finite vectors (n, d), got {tuple(vectors.shape)} with"
@@ -65,17 +62,13 @@ def spherical_kmeans(
     start = torch.randperm(len(points), generator=generator)[:count]
     anchors = points[start.to(points.device)].clone()
     curve: list[float] = []
-    for _ in range(iterations):
-        served, which = nearest(points, anchors)
-        curve.append(float(served.mean()))
-        if len(curve) > 1 and (curve[-1] - curve[-2] < ENOUGH or stop()):
+    while True:
+        cosines, which = nearest(points, anchors)
+        curve.append(float(cosines.mean()))
+        settled = len(curve) > 1 and (curve[-1] - curve[-2] < ENOUGH or stop())
+        if settled or len(curve) > ITERATIONS:
             return anchors, curve
         sums = torch.zeros_like(anchors).index_add_(0, which, points)
-        lengths = sums.norm(dim=1)
-        alone = (lengths <= 1e-6).nonzero().flatten()
-        anchors = torch.where((lengths > 1e-6).unsqueeze(1), F.normalize(sums, dim=1), anchors)
-        if len(alone):
-            worst = served.argsort()[: len(alone)]
-            anchors[alone] = points[worst]
-    curve.append(float(nearest(points, anchors)[0].mean()))
-    return anchors, curve
+        anchors, alone = F.normalize(sums, dim=1), sums.norm(dim=1) <= 1e-6
+        if bool(alone.any()):
+            anchors[alone] = points[cosines.argsort()[: int(alone.sum())]]

@@ -51,8 +51,8 @@ class _InverseRoot(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         roots, vectors = ctx.saved_tensors
-        product = roots.unsqueeze(0) * roots.unsqueeze(1)
-        divided = -1 / (product * (roots.unsqueeze(0) + roots.unsqueeze(1)))
+        columns = roots.unsqueeze(1)
+        divided = -1 / (roots * columns * (roots + columns))
         grad = (grads[0] + grads[0].mT) / 2
         return vectors @ (divided * (vectors.mT @ grad @ vectors)) @ vectors.mT
 
@@ -64,10 +64,7 @@ def inverse_root(matrix: Tensor) -> Tensor:
 
 
 def patches(maps: Tensor, size: int) -> Tensor:
-    """Every patch of maps ``(N, C, H, W)`` as vectors ``(N, C·size², H·W)``.
-
-    Beyond the border are zeros, ``(size − 1) // 2`` of them before and the rest after.
-    """
+    """Every patch of maps ``(N, C, H, W)`` as vectors ``(N, C·size², H·W)``; zeros outside."""
     return F.unfold(Window.of(size, padding="same").pad(maps), size)
 
 
@@ -78,20 +75,14 @@ def gaussian_weights(subsampling: int) -> Tensor:
     return weights / weights.sum()
 
 
-def pool(maps: Tensor, subsampling: int) -> Tensor:
-    """Gaussian averages of maps at every ``subsampling``-th pixel; beyond the border are zeros.
-
-    A subsampling of 1 changes nothing.
-    """
-    if subsampling == 1:
+def pool(maps: Tensor, s: int) -> Tensor:
+    """Gaussian averages of maps at every s-th pixel, with zeros outside; s = 1 changes nothing."""
+    if s == 1:
         return maps
-    weights = gaussian_weights(subsampling).to(maps)
     channels = maps.shape[1]
-    down = weights.reshape(1, 1, -1, 1).expand(channels, 1, -1, 1)
-    along = weights.reshape(1, 1, 1, -1).expand(channels, 1, 1, -1)
-    s = subsampling
-    maps = F.conv2d(maps, down, stride=(s, 1), padding=(s, 0), groups=channels)
-    return F.conv2d(maps, along, stride=(1, s), padding=(0, s), groups=channels)
+    weights = gaussian_weights(s).to(maps).expand(channels, 1, 1, -1)
+    maps = F.conv2d(maps, weights.mT, stride=(s, 1), padding=(s, 0), groups=channels)
+    return F.conv2d(maps, weights, stride=(1, s), padding=(0, s), groups=channels)
 
 
 class CKNLayer(nn.Module):
@@ -121,13 +112,7 @@ class CKNLayer(nn.Module):
         check_positive_number(alpha=alpha, epsilon=epsilon)
         self.size, self.subsampling = size, subsampling
         self.alpha, self.epsilon = alpha, epsilon
-        start = torch.randn(filters, channels * size**2)
-        self.anchors = nn.Parameter(F.normalize(start, dim=1))
-
-    @property
-    def filters(self) -> int:
-        """p, the number of anchor points and of output maps."""
-        return self.anchors.shape[0]
+        self.anchors = nn.Parameter(F.normalize(torch.randn(filters, channels * size**2), dim=1))
 
     @torch.no_grad()
     def set_anchors(self, anchors: Tensor) -> None:

@@ -46,12 +46,11 @@ class CNN(Baseline):
         learning_rate: float = LEARNING_RATE,
         **options: Any,
     ) -> None:
-        options["learning_rate"] = learning_rate
-        self.config = recipe_of(preset, dataset, options)
-        if self.config.model.kernel_size != 3:
+        self.config = recipe_of(preset, dataset, {**options, "learning_rate": learning_rate})
+        size = self.config.model.kernel_size
+        if size != 3:
             raise InvalidInputError(
-                f"the network's convolutions are 3×3, got kernel_size"
-                f" {self.config.model.kernel_size}; leave it at 3"
+                f"the network's convolutions are 3×3, got kernel_size {size}; leave it at 3"
             )
         self.network: nn.Module | None = None
         self._shape: tuple[int, ...] = ()
@@ -67,10 +66,7 @@ class CNN(Baseline):
         batches = Batches.of(training, images.to(device, torch.float32), labels.long().to(device))
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:
-            # One image at 1×1 has no variance to normalise by: such a rest of an epoch is paired.
-            if len(inputs) == 1:
-                inputs, targets = torch.cat([inputs, inputs]), torch.cat([targets, targets])
-            return F.cross_entropy(network(inputs), targets)
+            return F.cross_entropy(network(at_least_two(inputs)), at_least_two(targets))
 
         network.train()
         self.curve = descend(
@@ -96,6 +92,11 @@ class CNN(Baseline):
         return sum(p.numel() for p in self.require_fitted(self.network).parameters())
 
 
+def at_least_two(batch: Tensor) -> Tensor:
+    """The batch, twice if it is one image: at 1×1 that has no variance to normalise by."""
+    return torch.cat([batch, batch]) if len(batch) == 1 else batch
+
+
 @torch.no_grad()
 def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
     """Make the statistics of batch normalisation the averages over some batches.
@@ -109,7 +110,7 @@ def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
         layer.momentum = None  # an average in which all batches weigh the same
     network.train()
     for images in batches:
-        network(torch.cat([images, images]) if len(images) == 1 else images)
+        network(at_least_two(images))
     for layer, momentum in zip(norms, before, strict=True):
         layer.momentum = momentum
 

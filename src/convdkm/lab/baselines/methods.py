@@ -1,22 +1,96 @@
-"""The methods that can be compared, by name: what each is and what it needs.
+"""The methods that can be compared, by name: what each is, what it needs and how it is built.
 
-A list of them asks for no torch: what a method is built of is imported when it is built.
+A method's class is imported when it is built, so that listing the methods does not import torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.baselines.building import Builder, ckn, flat, kernel, local, trained
+from convdkm.lab import baselines
+from convdkm.lab.baselines.setting import Setting
 from convdkm.options import nearest
 
+if TYPE_CHECKING:
+    from convdkm.lab.baselines.base import Baseline
+
+Builder = Callable[[Setting], "Baseline"]
+
+STEPS = 1000
+"""The least number of gradient steps, where there is time for them."""
 PLAIN_DEPTH, FLAT_DEPTH, BLOCKS = 4, 6, 2
 """Convolutions of the plain kernels, of the one without pooling, and blocks of the residual one."""
 EXTRAS = {"gp": "gpytorch"}
 """The package that shows whether an extra is installed."""
+
+
+def trained(kind: str, *, by_preset: bool = False, **options: Any) -> Builder:
+    """The builder of a class that learns by at least :data:`STEPS` gradient steps.
+
+    ``by_preset`` says whether the class takes a preset; ``options`` are those of the class, besides
+    the seed, the crops and the flips of the setting.
+    """
+
+    def build(setting: Setting) -> Baseline:
+        given = {"seed": setting.seed, **setting.augmentation, **options}
+        if by_preset:
+            given |= {"preset": setting.preset, "dataset": setting.dataset, "device": "cpu"}
+        baseline: Any = getattr(baselines, kind)(**given)
+        if setting.size is not None:
+            training = baseline.config.training
+            epochs = -(-STEPS // -(-setting.size // training.batch_size))
+            baseline.config = baseline.config.updated({"epochs": max(epochs, training.epochs)})
+        return baseline
+
+    return build
+
+
+def kernel(
+    network: str,
+    depth: int,
+    top: Literal["flat", "local"] | None = None,
+    *,
+    flips: bool = False,
+    augment_flips: bool = False,
+    normalise_inputs: bool = False,
+    **options: Any,
+) -> Builder:
+    """The builder of a regression on the exact kernel of a network.
+
+    Args:
+        network: name of a function of :mod:`convdkm.lab.baselines.kernels`.
+        depth: of the network.
+        top: ``"flat"`` for no pooling, ``"local"`` to average neighbouring places, over a quarter
+            of the side; the usual top of the network if not given.
+        flips, augment_flips: of the kernel and of the regression, where mirror images are of the
+            same class.
+        normalise_inputs: of the kernel.
+        options: of the regression.
+    """
+
+    def build(setting: Setting) -> Baseline:
+        from convdkm.lab.baselines import kernels
+        from convdkm.layers import Flatten
+
+        window = setting.side // 4 // 2 * 2 + 1  # odd; 9 for 32×32, 3 for 8×8
+        tops = {None: [], "flat": [Flatten()], "local": [kernels.LocalAverage(window)]}
+        return baselines.KernelRegression(
+            kernels.NNGPKernel(
+                getattr(kernels, network)(depth, *tops[top]),
+                flips=flips and setting.flip,
+                normalise_inputs=normalise_inputs,
+            ),
+            augment_flips=augment_flips and setting.flip,
+            folder=setting.folder,
+            seed=setting.seed,
+            **options,
+        )
+
+    return build
 
 
 @dataclass(frozen=True)
@@ -90,7 +164,7 @@ METHODS = (
         "NNGP, vectorised",
         f"kernel of {FLAT_DEPTH} convolutions, no pooling",
         "kernels",
-        kernel("plain", FLAT_DEPTH, flat),
+        kernel("plain", FLAT_DEPTH, "flat"),
     ),
     Method(
         "nngp-gap",
@@ -122,23 +196,20 @@ METHODS = (
         "NNGP-LAP-flip",
         "neighbouring places averaged on top, and the kernel over mirror images",
         "kernels",
-        kernel("plain", PLAIN_DEPTH, local, flips=True),
+        kernel("plain", PLAIN_DEPTH, "local", flips=True),
         rows=("li-2019",),
         flips=True,
     ),
-    Method(
-        "myrtle5", "Myrtle5", "kernel of the Myrtle network 5 deep", "kernels", kernel("myrtle", 5)
-    ),
-    Method(
-        "myrtle7", "Myrtle7", "kernel of the Myrtle network 7 deep", "kernels", kernel("myrtle", 7)
-    ),
-    Method(
-        "myrtle10",
-        "Myrtle10",
-        "kernel of the Myrtle network 10 deep",
-        "kernels",
-        kernel("myrtle", 10),
-        rows=("shankar-2020",),
+    *(
+        Method(
+            f"myrtle{depth}",
+            f"Myrtle{depth}",
+            f"kernel of the Myrtle network {depth} deep",
+            "kernels",
+            kernel("myrtle", depth),
+            rows=("shankar-2020",) if depth == 10 else (),
+        )
+        for depth in (5, 7, 10)
     ),
     Method(
         "myrtle10-tuned",
@@ -180,7 +251,7 @@ METHODS = (
         "CKN",
         "convolutional kernel network, unsupervised, and a linear classifier",
         "networks",
-        ckn,
+        lambda setting: baselines.UnsupervisedCKN(seed=setting.seed),
         rows=("mairal-2014",),
     ),
     Method(

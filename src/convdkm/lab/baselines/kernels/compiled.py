@@ -23,7 +23,6 @@ variances of the left places of the middle one ``(W, 1, 1, 1)`` and of the right
 SHAPES = 32
 """Each is compiled for itself; a Myrtle network has three."""
 
-
 MADE: dict[tuple[str, torch.dtype], OfRows | None] = {}
 """Functions by what they do: an architecture that is made again needs no compiler."""
 
@@ -54,13 +53,11 @@ def compiled(conv: Convolution | None, kernel: Kernel, dtype: torch.dtype) -> Of
 
 def convolved(rows: Sequence[Tensor], conv: Convolution) -> Tensor:
     """The middle row of a convolution, as a sum of shifted slabs with zeros around them."""
-    size = side_of(conv)
     width, height, other, _ = rows[0].shape
     total = torch.zeros_like(rows[0])
     for down, slab in enumerate(rows):
-        around = F.pad(slab, (0, 0, *(size // 2,) * 6))
-        for along in range(size):
-            total = (
-                total + around[along : along + width, down : down + height, along : along + other]
-            )
-    return total * (conv.weight_variance / size**2) + conv.bias_variance
+        around = F.pad(slab, (0, 0, *(len(rows) // 2,) * 6))
+        rows_of = around[:, down : down + height]
+        for along in range(len(rows)):
+            total = total + rows_of[along : along + width, :, along : along + other]
+    return total * (conv.weight_variance / len(rows) ** 2) + conv.bias_variance

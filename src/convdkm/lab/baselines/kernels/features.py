@@ -52,31 +52,25 @@ class Features:
         """The vectors by place, ``(S, K, N)``."""
         return self.vectors.permute(2, 1, 0).contiguous()
 
-    def variances(self) -> Tensor:
-        """The variance of every place, ``(H, W, N)``."""
-        return self.matched_maps(self)[:, :, 0]
-
-    def maps(self, right: Features) -> Tensor:
+    def maps(self, right: Features, *, matched: bool = False) -> Tensor:
         """Covariances of each place of every left image with that same place of every right one.
 
-        The result is ``(H, W, L, B)``.
+        The result is ``(H, W, L, B)``; or ``(H, W, 1, N)`` of matched images, those of the same
+        index on both sides.
         """
-        return self._with_bias(self.by_place.mT @ right.by_place).unflatten(0, self.space)
-
-    def matched_maps(self, right: Features) -> Tensor:
-        """The same of each left image with the right one of the same index, ``(H, W, 1, N)``."""
-        products = self._with_bias((self.vectors * right.vectors).sum(1))
-        return products.T.contiguous().unflatten(0, self.space).unsqueeze(2)
+        if matched:
+            products = (self.vectors * right.vectors).sum(1).T.contiguous().unsqueeze(1)
+        else:
+            products = self.by_place.mT @ right.by_place
+        return self._with_bias(products).unflatten(0, self.space)
 
     def slabs(self, right: Features) -> Slabs:
         """Covariances of all pairs of places, one row of the left image at a time.
 
-        There is one left image for all right ones, or one for each of them. See
-        :mod:`convdkm.lab.baselines.kernels.stream` for the shape of slabs.
+        There is one left image for all right ones, or one for each of them.
         """
         height, width = self.space
-        for row in range(height):
-            part = self.vectors[:, :, row * width : (row + 1) * width]
+        for part in self.vectors.split(width, 2):
             if len(part) == 1:
                 slab = part[0].T @ right.innermost
             else:

@@ -1,4 +1,4 @@
-r"""Covariances of all pairs of places, a row of the left image at a time.
+r"""What layers do to covariances of places, a row of the left image at a time or as whole maps.
 
 A covariance :math:`\Sigma(s, s')` of every place of one image with every place of B others is too
 large to keep: on 32×32 places it is a million numbers for each pair. It is made and used up in
@@ -9,13 +9,17 @@ whole runs of memory.
 Layers are streams of slabs: each takes them one by one and gives its own. A convolution holds on to
 2r + 1 of them, a pooling to one, a residual sum to those its body is behind by; nothing holds a
 whole covariance. Slabs are overwritten by the stage that receives them.
+
+Convolutions move both places alike, so that without pooling covariances of different places matter
+neither to variances nor to a network whose top is :class:`convdkm.Flatten`. Covariances of every
+place with the same place of another image are whole *maps* ``(H, W, *pairs)``.
 """
 
 from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -24,7 +28,6 @@ from convdkm.exact import Convolution
 from convdkm.kernels import Kernel
 from convdkm.kernels.blocks import Scratch, Side
 from convdkm.lab.baselines.kernels.compiled import OfRows, compiled
-from convdkm.lab.baselines.kernels.diagonal import overlap, window_sum
 from convdkm.lab.baselines.kernels.layers import Layer, LocalAverage, body_of, side_of
 from convdkm.layers import AveragePool, GlobalAveragePool, Skip
 
@@ -63,17 +66,129 @@ def run(
             if made is not None:
                 slabs = _in_one_pass(slabs, below, left, right, made)
             else:
-                if below is not None:
-                    slabs = _convolved(slabs, below)
+                slabs = slabs if below is None else _convolved(slabs, below)
                 slabs = _activated(slabs, layer, left, right)
             below = None
     return slabs
 
 
+def _activated(slabs: Slabs, kernel: Kernel, left: Side, right: Side) -> Slabs:
+    scratch = Scratch()
+    for row, slab in enumerate(slabs):
+        yield kernel.scaled(kernel.core_(slab, left.part(row), right, scratch))
+
+
+def _in_one_pass(
+    slabs: Slabs, conv: Convolution | None, left: Side, right: Side, made: OfRows
+) -> Slabs:
+    radius = 0 if conv is None else side_of(conv) // 2
+    outside: Tensor | None = None
+    for row, held in _windows(slabs, radius):
+        if outside is None:
+            outside = torch.zeros_like(held[row])
+        rows = [held.get(row + shift, outside) for shift in range(-radius, radius + 1)]
+        yield made(rows, left.part(row), right)
+
+
+def _convolved(slabs: Slabs, layer: Convolution) -> Slabs:
+    radius = side_of(layer) // 2
+    weight = layer.weight_variance / layer.window.count
+    along = (_window_sum(slab, radius, 0, 2) for slab in slabs)
+    for row, held in _windows(along, radius):
+        result = held.pop(row) * weight
+        for place, slab in held.items():
+            shift = place - row
+            _overlap(result, shift, 1).add_(_overlap(slab, -shift, 1), alpha=weight)
+        yield result.add_(layer.bias_variance) if layer.bias_variance else result
+
+
+def _windows(slabs: Slabs, radius: int) -> Iterator[tuple[int, dict[int, Tensor]]]:
+    """Every row with the slabs of those at most ``radius`` away from it."""
+    held: deque[tuple[int, Tensor]] = deque(maxlen=2 * radius + 1)
+
+    def around(row: int) -> dict[int, Tensor]:
+        return {place: slab for place, slab in held if abs(place - row) <= radius}
+
+    count = 0
+    for slab in slabs:
+        held.append((count, slab))
+        count += 1
+        if count > radius:
+            yield count - 1 - radius, around(count - 1 - radius)
+    for row in range(max(0, count - radius), count):
+        yield row, around(row)
+
+
+def _overlap(values: Tensor, shift: int, *axes: int) -> Tensor:
+    """The entries whose indices along all axes are still inside when ``shift`` is added to them."""
+    for axis in axes:
+        length = values.shape[axis]
+        start = min(max(0, -shift), length)
+        values = values.narrow(axis, start, max(0, length - abs(shift)))
+    return values
+
+
+def _window_sum(values: Tensor, radius: int, *axes: int) -> Tensor:
+    """The sum over |d| ≤ radius of the values moved by d along all axes at once; zero outside."""
+    total = values.clone()
+    for shift in (*range(-radius, 0), *range(1, radius + 1)):
+        _overlap(total, shift, *axes).add_(_overlap(values, -shift, *axes))
+    return total
+
+
+def _pooled(slabs: Slabs, size: int) -> Slabs:
+    waiting: Tensor | None = None
+    for row, slab in enumerate(slabs):
+        part = _folded(_folded(slab, 0, size), 1, size)
+        waiting = part if waiting is None else waiting.add_(part)
+        if row % size == size - 1:
+            yield _folded(waiting, 2, size).mul_(size**-4)
+            waiting = None
+
+
+def _folded(slab: Tensor, axis: int, size: int) -> Tensor:
+    """The sum of each ``size`` neighbours along an axis."""
+    return functools.reduce(torch.add, slab.unflatten(axis, (-1, size)).unbind(axis + 1))
+
+
+def _summed(slabs: Slabs, layer: Skip, sides: Iterator[Sides], *, joined: bool) -> Slabs:
+    kept: deque[Tensor] = deque()
+
+    def branch() -> Slabs:
+        for slab in slabs:
+            kept.append(slab)
+            yield slab.clone()
+
+    weight = float(layer.weight)
+    body = run(body_of(layer), branch(), sides, joined=joined)
+    return (slab.mul_(weight).add_(kept.popleft(), alpha=1 - weight) for slab in body)
+
+
+def through(
+    layers: Sequence[Layer], maps: Tensor, activate: Callable[[Kernel, Tensor], Tensor]
+) -> Tensor:
+    """Maps of covariances or variances ``(H, W, *pairs)`` after layers other than pooling.
+
+    ``activate`` applies a kernel to maps, which it may overwrite.
+    """
+    for layer in layers:
+        if isinstance(layer, Convolution):
+            radius = side_of(layer) // 2
+            maps = _window_sum(_window_sum(maps, radius, 0), radius, 1)
+            maps.mul_(layer.weight_variance / layer.window.count)
+            maps = maps.add_(layer.bias_variance) if layer.bias_variance else maps
+        elif isinstance(layer, Skip):
+            body = through(body_of(layer), maps.clone(), activate)
+            maps = torch.lerp(maps, body, float(layer.weight))
+        else:
+            assert isinstance(layer, Kernel), "pooling mixes places"
+            maps = activate(layer, maps)
+    return maps
+
+
 def diagonal_of(slabs: Iterable[Tensor]) -> Tensor:
-    """The covariances with s' = s, ``(H, W, B)``."""
-    rows = [slab[:, row].diagonal(dim1=0, dim2=1).T for row, slab in enumerate(slabs)]
-    return torch.stack(rows)
+    """The covariances with s' = s, as maps ``(H, W, B)``."""
+    return torch.stack([slab[:, row].diagonal().mT for row, slab in enumerate(slabs)])
 
 
 def read_out(slabs: Slabs, top: GlobalAveragePool | LocalAverage, space: tuple[int, int]) -> Tensor:
@@ -103,82 +218,6 @@ def _weighted(slabs: Slabs, top: LocalAverage, space: tuple[int, int]) -> Slabs:
     rows, columns = shared(space[0]), shared(space[1])[:, None, :, None]
     for row, slab in enumerate(slabs):
         yield slab * (rows[row][None, :, None, None] * columns).to(slab)
-
-
-def _activated(slabs: Slabs, kernel: Kernel, left: Side, right: Side) -> Slabs:
-    scratch = Scratch()
-    for row, slab in enumerate(slabs):
-        yield kernel.scaled(kernel.core_(slab, left.part(row), right, scratch))
-
-
-def _in_one_pass(
-    slabs: Slabs, conv: Convolution | None, left: Side, right: Side, made: OfRows
-) -> Slabs:
-    radius = 0 if conv is None else side_of(conv) // 2
-    outside: Tensor | None = None
-    for row, held in _windows(slabs, radius):
-        if outside is None:
-            outside = torch.zeros_like(held[row])
-        rows = [held.get(row + shift, outside) for shift in range(-radius, radius + 1)]
-        yield made(rows, left.part(row), right)
-
-
-def _convolved(slabs: Slabs, layer: Convolution) -> Slabs:
-    radius = side_of(layer) // 2
-    weight = layer.weight_variance / layer.window.count
-    along = (window_sum(slab, radius, 0, 2) for slab in slabs)
-    for row, held in _windows(along, radius):
-        result = held[row] * weight
-        for place, slab in held.items():
-            shift = place - row
-            if shift:
-                overlap(result, shift, 1).add_(overlap(slab, -shift, 1), alpha=weight)
-        yield result.add_(layer.bias_variance) if layer.bias_variance else result
-
-
-def _windows(slabs: Slabs, radius: int) -> Iterator[tuple[int, dict[int, Tensor]]]:
-    """Every row with the slabs of those at most ``radius`` away from it."""
-    held: deque[tuple[int, Tensor]] = deque(maxlen=2 * radius + 1)
-
-    def around(row: int) -> dict[int, Tensor]:
-        return {place: slab for place, slab in held if abs(place - row) <= radius}
-
-    count = 0
-    for slab in slabs:
-        held.append((count, slab))
-        count += 1
-        if count > radius:
-            yield count - 1 - radius, around(count - 1 - radius)
-    for row in range(max(0, count - radius), count):
-        yield row, around(row)
-
-
-def _pooled(slabs: Slabs, size: int) -> Slabs:
-    waiting: Tensor | None = None
-    for row, slab in enumerate(slabs):
-        part = _folded(_folded(slab, 0, size), 1, size)
-        waiting = part if waiting is None else waiting.add_(part)
-        if row % size == size - 1:
-            yield _folded(waiting, 2, size).mul_(size**-4)
-            waiting = None
-
-
-def _folded(slab: Tensor, axis: int, size: int) -> Tensor:
-    """The sum of each ``size`` neighbours along an axis."""
-    return functools.reduce(torch.add, slab.unflatten(axis, (-1, size)).unbind(axis + 1))
-
-
-def _summed(slabs: Slabs, layer: Skip, sides: Iterator[Sides], *, joined: bool) -> Slabs:
-    kept: deque[Tensor] = deque()
-
-    def branch() -> Slabs:
-        for slab in slabs:
-            kept.append(slab)
-            yield slab.clone()
-
-    weight = float(layer.weight)
-    body = run(body_of(layer), branch(), sides, joined=joined)
-    return (slab.mul_(weight).add_(kept.popleft(), alpha=1 - weight) for slab in body)
 
 
 def bytes_per_pair(layers: Sequence[Layer], space: tuple[int, int], itemsize: int) -> int:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from convdkm.kernels import Kernel
 from convdkm.kernels.blocks import Scratch, Side
-from convdkm.lab.baselines.kernels.diagonal import through
 from convdkm.lab.baselines.kernels.features import Features
 from convdkm.lab.baselines.kernels.layers import Architecture, Layer, nonlinearities, side_of
-from convdkm.lab.baselines.kernels.stream import Sides, bytes_per_pair, diagonal_of, read_out, run
+from convdkm.lab.baselines.kernels.stream import (
+    Sides,
+    bytes_per_pair,
+    diagonal_of,
+    read_out,
+    run,
+    through,
+)
 from convdkm.layers import AveragePool, Flatten
 
 SLAB, JOINED_SLAB = 1 << 18, 1 << 17
@@ -53,47 +59,45 @@ class Prepared:
     def flipped(self) -> Prepared:
         """The mirror images; so are their variances, which need no work."""
         maps = [each.flip(1) for each in self.maps]
-        return Prepared(self.tiles, self.images.flip(-1), maps, self.scale)
+        return replace(self, images=self.images.flip(-1), maps=maps)
 
 
 class Tiles:
-    """How one architecture's kernels are computed on images of one size.
+    """How one architecture's kernels are computed on images of one shape ``(C, H, W)``.
 
     Args:
-        shape: ``(C, H, W)`` of an image.
         itemsize: bytes of a value.
         memory: bytes that working space may take.
-        threads: of which fewer are used if the memory does not suffice for all.
-        joined: compile nonlinearities and convolutions into one pass, where they meet all pairs of
-            places.
+        compiled: compile nonlinearities and convolutions into one pass, where they meet all pairs
+            of places.
 
     Attributes:
-        threads: how many are used.
+        threads: how many are used; fewer if the memory does not suffice for all.
         left, right: images of each side that a thread works on at a time.
         matched_at_once: images that are paired with themselves at a time.
         least: bytes that a single pair needs.
-        fits: whether ``memory`` suffices for a pair.
     """
 
     def __init__(
         self,
         architecture: Architecture,
-        shape: tuple[int, int, int],
+        shape: Sequence[int],
         itemsize: int,
         memory: int,
         *,
-        threads: int = 1,
-        joined: bool = False,
+        compiled: bool,
     ) -> None:
         self.architecture = architecture
-        self.pairs, self.joined = architecture.needs_pairs, joined and architecture.needs_pairs
+        self.pairs = architecture.needs_pairs
+        self.joined = compiled and self.pairs
+        self._pair_kernels = len(list(nonlinearities(architecture.stages[0])))
         channels, height, width = shape
         self.spaces = architecture.spaces(height, width)
         patch = 1 if architecture.first is None else architecture.first.window.count
         vectors = 3 * patch * channels * height * width * itemsize
         streamed = self._bytes_per_pair(itemsize)
         self.least = (8 if self.pairs else 2) * vectors + streamed
-        self.fits = memory >= self.least
+        threads = 1 if self.joined else torch.get_num_threads()
         self.threads = max(1, min(threads, memory // self.least))
         memory //= self.threads
         if self.pairs:
@@ -141,7 +145,7 @@ class Tiles:
             right = right.part(torch.arange(self.right).clamp(max=count - 1))
         others = self._right(right)
         rows = [
-            self._entries(left.part(part), others, joined=joined)
+            self._entries(left.part(part), *others, joined=joined)
             for part in steps(len(left), self.left)
         ]
         return torch.cat(rows)[:, :count]
@@ -149,41 +153,36 @@ class Tiles:
     def matched(self, left: Prepared, right: Prepared) -> Tensor:
         """k of each left image with the right one of the same index, ``(N,)`` in float64."""
         parts = [
-            self._entries(left.part(part), self._right(right.part(part)), matched=True)
+            self._entries(left.part(part), *self._right(right.part(part)), matched=True)
             for part in steps(len(left), self.matched_at_once)
         ]
         return torch.cat(parts, 1).flatten()
 
     def _right(self, images: Prepared) -> tuple[Features, list[Side]]:
         """What is computed of the right images once for all left ones."""
-        pairs = self._kernels_of_pairs()
-        shaped = [maps if i < pairs else maps.unsqueeze(2) for i, maps in enumerate(images.maps)]
-        return Features.of(self.architecture, images.images), [Side.of(maps) for maps in shaped]
-
-    def _kernels_of_pairs(self) -> int:
-        """How many kernels see all pairs of places."""
-        return len(list(nonlinearities(self.architecture.stages[0])))
-
-    def _sides(self, maps: Sequence[Tensor], right: list[Side], matched: bool) -> Iterator[Sides]:
-        """The variances of both sides before each kernel."""
-        pairs = self._kernels_of_pairs()
-        for index, (variance, other) in enumerate(zip(maps, right, strict=True)):
-            if index < pairs:
-                yield Side.of(variance[:, :, None, None]), other
-            else:
-                yield Side.of(variance.unsqueeze(2 if matched else 3)), other
+        split = self._pair_kernels
+        maps = [*images.maps[:split], *(each.unsqueeze(2) for each in images.maps[split:])]
+        return Features.of(self.architecture, images.images), list(map(Side.of, maps))
 
     def _entries(
         self,
         left: Prepared,
-        right: tuple[Features, list[Side]],
+        others: Features,
+        other_sides: list[Side],
         *,
         matched: bool = False,
         joined: bool = False,
     ) -> Tensor:
         """k of all left with all right images, ``(L, B)``, or ``(1, N)`` of those that match."""
-        features, others = Features.of(self.architecture, left.images), right[0]
-        sides = self._sides(left.maps, right[1], matched)
+
+        def variances_of_both() -> Iterator[Sides]:
+            for index, (maps, other) in enumerate(zip(left.maps, other_sides, strict=True)):
+                if index < self._pair_kernels:
+                    yield Side.of(maps[:, :, None, None]), other
+                else:
+                    yield Side.of(maps.unsqueeze(2 if matched else 3)), other
+
+        features, sides = Features.of(self.architecture, left.images), variances_of_both()
         layers, rest = self.architecture.stages
         if self.pairs:
             slabs = run(layers, features.slabs(others), sides, joined=joined)
@@ -191,7 +190,7 @@ class Tiles:
                 return read_out(slabs, self.architecture.top, self.spaces[-1]).unsqueeze(0)
             maps = diagonal_of(slabs).unsqueeze(2)
         else:
-            maps = features.matched_maps(others) if matched else features.maps(others)
+            maps = features.maps(others, matched=matched)
         scratch = Scratch()
 
         def activate(kernel: Kernel, maps: Tensor) -> Tensor:
@@ -202,7 +201,7 @@ class Tiles:
 
 def mean_over_places(maps: Tensor) -> Tensor:
     """The mean of maps ``(H, W, *pairs)``, added up in float64."""
-    return maps.sum((0, 1), dtype=torch.float64) / (maps.shape[0] * maps.shape[1])
+    return maps.mean((0, 1), dtype=torch.float64)
 
 
 def variances(architecture: Architecture, images: Tensor) -> list[Tensor]:
@@ -214,7 +213,7 @@ def variances(architecture: Architecture, images: Tensor) -> list[Tensor]:
     paired with itself.
     """
     features = Features.of(architecture, images)
-    variance, slabs = features.variances(), features.slabs(features)
+    variance, slabs = features.maps(features, matched=True)[:, :, 0], features.slabs(features)
     found: list[Tensor] = []
 
     def activate(kernel: Kernel, maps: Tensor) -> Tensor:
@@ -237,8 +236,7 @@ def variances(architecture: Architecture, images: Tensor) -> list[Tensor]:
 
 def steps(count: int, size: int) -> Iterator[slice]:
     """Slices of ``size`` of so many images, the last one maybe shorter."""
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def pairs_within(rows: slice, columns: slice) -> int:
