@@ -49,7 +49,7 @@ class ConvolutionalGP(Baseline):
 
     Args:
         inducing: inducing patches of every layer.
-        orthogonal: more of them in the top, orthogonal to those (Shi et al., 2020).
+        orthogonal: further ones in the top, orthogonal to those (Shi et al., 2020).
         size: side of the patches of the top.
         stride: of these; by default the least for which an image has 256 patches or fewer.
         located: whether the top's kernel also compares where patches are (Dutordoir et al., 2020).
@@ -86,16 +86,9 @@ class ConvolutionalGP(Baseline):
         samples: int = 10,
         **recipe: Any,
     ) -> None:
-        check_positive(
-            inducing=inducing,
-            size=size,
-            channels=channels,
-            hidden_size=hidden_size,
-            hidden_stride=hidden_stride,
-            samples=samples,
-        )
-        if stride is not None:
-            check_positive(stride=stride)
+        check_positive(inducing=inducing, size=size, stride=1 if stride is None else stride)
+        check_positive(channels=channels, hidden_size=hidden_size, hidden_stride=hidden_stride)
+        check_positive(samples=samples)
         if min(hidden, orthogonal) < 0:
             raise InvalidInputError(
                 f"hidden and orthogonal must be 0 or more, got {hidden} and {orthogonal}"
@@ -132,9 +125,8 @@ class ConvolutionalGP(Baseline):
         model.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(training.seed, 4))
-            self.curve = descend(
-                model.parameters(), batches, training, loss, budget=budget, tell=self.tell
-            )
+            learned = model.parameters()
+            self.curve = descend(learned, batches, training, loss, budget=budget, tell=self.tell)
         self.cut_short = budget.over()
         self.model, self.likelihood = model.eval(), likelihood.eval()
         self._shape = tuple(images.shape[1:])

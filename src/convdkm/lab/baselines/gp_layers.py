@@ -69,11 +69,9 @@ def patches(maps: Tensor, size: int, stride: int, *, located: bool = False) -> T
     found = F.unfold(maps, size, stride=stride).mT
     if not located:
         return found
-    rows, columns = (
-        stride * torch.arange(count).to(maps) for count in grid(maps.shape[2:], size, stride)
-    )
-    where = torch.cartesian_prod(rows, columns).expand(len(maps), -1, -1)
-    return torch.cat([found, where], 2)
+    sides = (torch.arange(count) for count in grid(maps.shape[2:], size, stride))
+    where = stride * torch.cartesian_prod(*sides).to(maps)
+    return torch.cat([found, where.expand(len(maps), -1, -1)], 2)
 
 
 def grid(
@@ -81,8 +79,7 @@ def grid(
 ) -> tuple[int, int]:
     """How many patches there are along each side of an image.
 
-    Raises:
-        InvalidInputError: none fits; ``option`` is what to make smaller.
+    An error if none fits, which names the ``option`` to make smaller.
     """
     height, width = sides
     if size > min(sides):
@@ -94,7 +91,7 @@ def grid(
 
 
 class ConvolutionalKernel(Kernel):
-    """The kernel of f, of images as vectors; learns the weights w and the kernel of patches.
+    """The kernel k_f of images as vectors; learns the weights w and the kernel of patches.
 
     Args:
         base: the kernel k of patches.
@@ -118,31 +115,29 @@ class ConvolutionalKernel(Kernel):
         self.side, self.stride = size, stride  # GPyTorch has a meaning of its own for ``size``
         self.weights = nn.Parameter(torch.ones(math.prod(grid(image_shape[1:], size, stride))))
 
-    def patches(self, vectors: Tensor) -> Tensor:
-        """Of images as vectors ``(N, C·H·W)``: ``(N, P, C·size²)``, and 2 more if located."""
+    def _patches(self, vectors: Tensor) -> Tensor:
         maps = vectors.unflatten(-1, self.image_shape)
         return patches(maps, self.side, self.stride, located=self.located)
 
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
         """k_f of every pair of images, or of pairs at the same place."""
-        left, right = self.patches(x1), self.patches(x2)
+        left, right = self._patches(x1), self._patches(x2)
         weights = self.weights / len(self.weights)
         if diag:
-            pairs = self.base(left, right).to_dense()
-            return torch.einsum("npq,p,q->n", pairs, weights, weights)
+            return (self.base(left, right).to_dense() @ weights) @ weights
         pairs = self.base(left.flatten(0, 1), right.flatten(0, 1)).to_dense()
         pairs = pairs.unflatten(1, right.shape[:2]).unflatten(0, left.shape[:2])
         return torch.einsum("npmq,p,q->nm", pairs, weights, weights)
 
     def across(self, inducing: Tensor, vectors: Tensor) -> Tensor:
         """k_uf of inducing patches ``(M, C·size²)`` and images: ``(M, N)``."""
-        found = self.patches(vectors)
+        found = self._patches(vectors)
         pairs = self.base(inducing, found.flatten(0, 1)).to_dense()
         return pairs.unflatten(1, found.shape[:2]) @ (self.weights / len(self.weights))
 
 
 class Inducing(nn.Module):
-    r"""Inducing patches, and q of as many functions that share them and their kernel.
+    """Inducing patches, and q of ``outputs`` functions that share them and their kernel.
 
     S may have two diagonal blocks instead of one. Since L is triangular, the second is then about
     the part of g that the first patches leave open: these are the orthogonal inducing points of Shi
@@ -150,7 +145,6 @@ class Inducing(nn.Module):
 
     Args:
         start: the patches to begin with, ``(M, C·size²)``.
-        outputs: number of functions.
         orthogonal: how many of the M are in the second block.
         deviation: standard deviation of every whitened inducing variable to begin with.
 
@@ -164,34 +158,32 @@ class Inducing(nn.Module):
         super().__init__()
         self.patches = nn.Parameter(start.clone())
         sizes = [len(start) - orthogonal] + [orthogonal] * (orthogonal > 0)
-        batch = torch.Size([outputs])
-        blocks = [CholeskyVariationalDistribution(m, batch) for m in sizes]
-        for block in blocks:
+        self.blocks: Any = nn.ModuleList(
+            CholeskyVariationalDistribution(m, torch.Size([outputs])) for m in sizes
+        )
+        for block in self.blocks:
             block.chol_variational_covar.data.mul_(deviation)
-        self.blocks: Any = nn.ModuleList(blocks)
 
     @property
     def unused(self) -> int:
-        """Numbers above the diagonals of factors of S, which do nothing."""
+        """How many parameters do nothing: those above the diagonals of factors of S."""
         shapes = [block.chol_variational_covar.shape for block in self.blocks]
         return sum(outputs * size * (size - 1) // 2 for outputs, size, _ in shapes)
 
     def kl(self) -> Tensor:
         """KL divergence of q from the prior, summed over the functions."""
-        parts = [
-            numerics.whitened_kl(
-                block.chol_variational_covar.tril(), block.variational_mean, triangular=True
-            )
-            for block in self.blocks
-        ]
-        return torch.stack(parts).sum()
+        total = torch.zeros(()).to(self.patches)
+        for block in self.blocks:
+            factor, mean = block.chol_variational_covar.tril(), block.variational_mean
+            total = total + numerics.whitened_kl(factor, mean, triangular=True)
+        return total
 
     def whitener(self, base: Kernel) -> Tensor:
         """L⁻¹, found in double precision."""
         inducing = self.patches.double()
         matrix = base(inducing, inducing).to_dense()
         noise = JITTER[self.patches.dtype] * matrix.diagonal().mean()
-        noisy = matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        noisy = matrix + noise * torch.eye(len(matrix)).to(matrix)
         return numerics.factorised(noisy, "the kernel of the inducing patches")[1]
 
     def marginals(self, base: Kernel, across: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
@@ -225,9 +217,9 @@ class Top(nn.Module):
 class Hidden(nn.Module):
     """A new image, whose channels are functions of the patches.
 
-    The prior mean is a fixed linear map of the patch. A sample draws every pixel from its own
-    marginal: pixels are then independent given q, which is an approximation that doubly stochastic
-    inference makes for images.
+    The prior mean is a fixed linear map of the patch. A sample draws every pixel from its marginal:
+    pixels are then independent given q, which is an approximation that doubly stochastic inference
+    makes for images.
 
     Args:
         base: the kernel k of patches.
@@ -236,9 +228,6 @@ class Hidden(nn.Module):
         centre: what is subtracted from patches before, ``(C·size²,)``.
         size, stride: of the patches.
     """
-
-    mean: Tensor
-    centre: Tensor
 
     def __init__(
         self,
@@ -251,10 +240,8 @@ class Hidden(nn.Module):
         stride: int,
     ) -> None:
         super().__init__()
-        self.base, self.inducing = base, inducing
-        self.size, self.stride = size, stride
-        self.register_buffer("mean", mean)
-        self.register_buffer("centre", centre)
+        self.base, self.inducing, self.size, self.stride = base, inducing, size, stride
+        self.mean, self.centre = nn.Buffer(mean), nn.Buffer(centre)
 
     def moments(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of every new pixel, ``(N, channels, H', W')``."""
@@ -273,12 +260,7 @@ class Hidden(nn.Module):
 
 
 class DeepConvolutionalGP(nn.Module):
-    """Hidden layers, none or more, and a top; a call draws the former and gives q of the latter.
-
-    Attributes:
-        hidden: the hidden layers.
-        top: the top.
-    """
+    """Hidden layers, none or more, and a top; a call draws the former and gives q of the latter."""
 
     def __init__(self, hidden: Sequence[Hidden], top: Top) -> None:
         super().__init__()
@@ -289,12 +271,12 @@ class DeepConvolutionalGP(nn.Module):
         return self.top(self.hidden(images))
 
     def kl(self) -> Tensor:
-        """Of all layers."""
+        """KL divergence of all layers."""
         return torch.stack([inducing.kl() for inducing in self._inducing]).sum()
 
     @property
     def learned(self) -> int:
-        """Numbers that are learned."""
+        """How many parameters are learned."""
         return sum(p.numel() for p in self.parameters()) - sum(i.unused for i in self._inducing)
 
 
@@ -321,12 +303,10 @@ def bound(
 
 
 def scaled_rbf(points: Tensor, *, located: bool = False) -> Kernel:
-    """A squared-exponential kernel whose length is the median distance of some points.
+    """A squared-exponential kernel of patches whose length is the median distance of ``points``.
 
-    Args:
-        points: patches ``(n, C·size²)``.
-        located: they end with row and column, for which there is a factor of its own, as long at
-            first as the image is: the translation-insensitive kernel of Dutordoir et al. (2020).
+    Located patches end with row and column, for which there is a second factor, as long at first as
+    the image is: the translation-insensitive kernel of Dutordoir et al. (2020).
     """
     width = points.shape[1] - 2 * located
     inner = RBFKernel(active_dims=tuple(range(width)))
@@ -386,7 +366,7 @@ def _initial_top(
 
 
 def distinct_rows(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """So many different rows, chosen at random."""
+    """Different rows, chosen at random."""
     some = rows[torch.randperm(len(rows), generator=generator)[: 20 * count].to(rows.device)]
     some = some.unique(dim=0)
     if len(some) < count:
@@ -406,6 +386,5 @@ def principal_components(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     centred = (rows - centre).double()
     values, vectors = torch.linalg.eigh(centred.mT @ centred / len(rows))
     values, vectors = values[-count:], vectors[:, -count:]
-    least = 1e-8 * values.max()
-    scale = torch.where(values > least, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))
+    scale = torch.where(values > 1e-8 * values.max(), values.clamp(min=1e-300).rsqrt(), 0.0)
     return (vectors * scale).mT.to(rows), centre

@@ -220,21 +220,10 @@ def _weighted(slabs: Slabs, top: LocalAverage, space: tuple[int, int]) -> Slabs:
         yield slab * (rows[row][None, :, None, None] * columns).to(slab)
 
 
-def bytes_per_pair(layers: Sequence[Layer], space: tuple[int, int], itemsize: int) -> int:
-    """Bytes that a stream holds at most for each pair of images, generously."""
-    height, width = space
-    total = 0
-    for layer in layers:
-        slab = width * height * width * itemsize
-        rows = 3
-        if isinstance(layer, Convolution):
-            rows = side_of(layer) + 2
-        elif isinstance(layer, Skip):
-            body = body_of(layer)
-            total += bytes_per_pair(body, (height, width), itemsize)
-            rows = 2 + sum(side_of(part) // 2 for part in body if isinstance(part, Convolution))
-        elif isinstance(layer, AveragePool):
-            rows = 2
-            height, width = height // side_of(layer), width // side_of(layer)
-        total += rows * slab
-    return total + width * height * width * (itemsize + 2 * 8)
+def rows_held(layer: Layer) -> int:
+    """Slabs that the stream of a layer holds at most, generously."""
+    if isinstance(layer, Convolution):
+        return 2 + side_of(layer) + side_of(layer) // 2  # the last for a sum around it, which waits
+    if isinstance(layer, Skip):
+        return 2 + sum(map(rows_held, body_of(layer)))
+    return 3

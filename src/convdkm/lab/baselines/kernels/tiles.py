@@ -11,16 +11,9 @@ from torch import Tensor
 
 from convdkm.kernels import Kernel
 from convdkm.kernels.blocks import Scratch, Side
+from convdkm.lab.baselines.kernels import stream
 from convdkm.lab.baselines.kernels.features import Features
 from convdkm.lab.baselines.kernels.layers import Architecture, Layer, nonlinearities, side_of
-from convdkm.lab.baselines.kernels.stream import (
-    Sides,
-    bytes_per_pair,
-    diagonal_of,
-    read_out,
-    run,
-    through,
-)
 from convdkm.layers import AveragePool, Flatten
 
 SLAB, JOINED_SLAB = 1 << 18, 1 << 17
@@ -76,6 +69,7 @@ class Tiles:
         left, right: images of each side that a thread works on at a time.
         matched_at_once: images that are paired with themselves at a time.
         least: bytes that a single pair needs.
+        map_places: variances that are kept of each image, those below nonlinearities.
     """
 
     def __init__(
@@ -95,7 +89,7 @@ class Tiles:
         self.spaces = architecture.spaces(height, width)
         patch = 1 if architecture.first is None else architecture.first.window.count
         vectors = 3 * patch * channels * height * width * itemsize
-        streamed = self._bytes_per_pair(itemsize)
+        streamed = itemsize * self._values_per_pair()
         self.least = (8 if self.pairs else 2) * vectors + streamed
         threads = 1 if self.joined else torch.get_num_threads()
         self.threads = max(1, min(threads, memory // self.least))
@@ -109,24 +103,24 @@ class Tiles:
             fits = min(memory // (4 * vectors), math.isqrt(memory // (2 * streamed)))
             self.left = self.right = max(1, min(fits, math.isqrt(SLAB // (height * width))))
         self.matched_at_once = max(1, min(64, memory // (2 * self.least)))
+        below = zip(architecture.layers, self.spaces, strict=False)
+        self.map_places = sum(h * w * len(list(nonlinearities([each]))) for each, (h, w) in below)
 
-    def _bytes_per_pair(self, itemsize: int) -> int:
-        height, width = self.spaces[0]
-        maps = COPIES * math.prod(self.spaces[-1]) * itemsize
+    def _values_per_pair(self) -> int:
+        """Values in memory at a time for each pair of images, generously."""
+        height, width = self.spaces[-1]
+        maps = COPIES * height * width
         if not self.pairs:
             return maps
-        layers = self.architecture.stages[0]
-        begun = 2 * width * height * width * itemsize
-        pools = [side_of(layer) for layer in layers if isinstance(layer, AveragePool)]
+        layers, rest = self.architecture.stages
+        spaces = self.spaces[len(self.architecture.layers) - len(layers + rest) :]
+        below = zip(layers, spaces, strict=False)
+        slabs = sum(stream.rows_held(layer) * h * w**2 for layer, (h, w) in below)
+        first_and_last = 2 * self.spaces[0][0] * self.spaces[0][1] ** 2 + 5 * height * width**2
         # Variances need the covariances that the first pooling leaves, all at once.
-        begun += 3 * (height * width // pools[0] ** 2) ** 2 * itemsize if pools else 0
-        return begun + bytes_per_pair(layers, (height, width), itemsize) + maps
-
-    @property
-    def map_places(self) -> int:
-        """How many variances are kept of each image: those of the places below nonlinearities."""
-        below = zip(self.architecture.layers, self.spaces, strict=False)
-        return sum(h * w * len(list(nonlinearities((layer,)))) for layer, (h, w) in below)
+        pools = [side_of(layer) for layer in layers if isinstance(layer, AveragePool)]
+        pooled = 3 * (math.prod(self.spaces[0]) // pools[0] ** 2) ** 2 if pools else 0
+        return maps + slabs + first_and_last + pooled
 
     def prepare(self, images: Tensor) -> Prepared:
         """Images with their variances, found a few at a time."""
@@ -175,7 +169,7 @@ class Tiles:
     ) -> Tensor:
         """k of all left with all right images, ``(L, B)``, or ``(1, N)`` of those that match."""
 
-        def variances_of_both() -> Iterator[Sides]:
+        def variances_of_both() -> Iterator[stream.Sides]:
             for index, (maps, other) in enumerate(zip(left.maps, other_sides, strict=True)):
                 if index < self._pair_kernels:
                     yield Side.of(maps[:, :, None, None]), other
@@ -185,10 +179,10 @@ class Tiles:
         features, sides = Features.of(self.architecture, left.images), variances_of_both()
         layers, rest = self.architecture.stages
         if self.pairs:
-            slabs = run(layers, features.slabs(others), sides, joined=joined)
+            slabs = stream.run(layers, features.slabs(others), sides, joined=joined)
             if not isinstance(self.architecture.top, Flatten):
-                return read_out(slabs, self.architecture.top, self.spaces[-1]).unsqueeze(0)
-            maps = diagonal_of(slabs).unsqueeze(2)
+                return stream.read_out(slabs, self.architecture.top, self.spaces[-1]).unsqueeze(0)
+            maps = stream.diagonal_of(slabs).unsqueeze(2)
         else:
             maps = features.maps(others, matched=matched)
         scratch = Scratch()
@@ -196,7 +190,7 @@ class Tiles:
         def activate(kernel: Kernel, maps: Tensor) -> Tensor:
             return kernel.scaled(kernel.core_(maps, *next(sides), scratch))
 
-        return mean_over_places(through(rest, maps, activate))
+        return mean_over_places(stream.through(rest, maps, activate))
 
 
 def mean_over_places(maps: Tensor) -> Tensor:
@@ -226,11 +220,11 @@ def variances(architecture: Architecture, images: Tensor) -> list[Tensor]:
         stage.append(layer)
         if isinstance(layer, AveragePool):
             known = len(found)
-            through(stage[:-1], variance, activate)
+            stream.through(stage[:-1], variance, activate)
             sides = ((Side.of(maps[:, :, None, None]), Side.of(maps)) for maps in found[known:])
-            whole = list(run(stage, slabs, sides))
-            variance, slabs, stage = diagonal_of(whole), iter(whole), []
-    through(stage, variance, activate)
+            whole = list(stream.run(stage, slabs, sides))
+            variance, slabs, stage = stream.diagonal_of(whole), iter(whole), []
+    stream.through(stage, variance, activate)
     return found
 
 
