@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,8 +14,7 @@ from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.base import Baseline, check_like, check_training_set
 from convdkm.lab.baselines.ckn_classifier import Linear, Stop, logistic_regression
-from convdkm.lab.baselines.ckn_kmeans import spherical_kmeans
-from convdkm.lab.baselines.ckn_layer import CKNLayer, patches
+from convdkm.lab.baselines.ckn_layer import CKNLayer, patches, spherical_kmeans
 from convdkm.lab.baselines.descent import Budget, descend
 from convdkm.runtime.memory import available_memory
 from convdkm.training.batches import Batches, generator_of, seed_of
@@ -31,6 +30,7 @@ COPIES = 6
 """Copies of the features, in double precision, that logistic regression needs at most."""
 
 
+@dataclass(eq=False, repr=False)
 class UnsupervisedCKN(Baseline):
     """A network whose anchors are found by spherical k-means, with a linear classifier on top.
 
@@ -44,27 +44,24 @@ class UnsupervisedCKN(Baseline):
         seed: of all random choices.
     """
 
-    def __init__(
-        self,
-        layers: Sequence[Shape] = TWO_LAYERS,
-        *,
-        alpha: float = 4.0,
-        epsilon: float = 1e-3,
-        patches: int = 50_000,
-        seed: int = 0,
-    ) -> None:
-        if not layers or any(len(shape) != 3 for shape in layers):
+    layers: Sequence[Shape] = TWO_LAYERS
+    _: KW_ONLY
+    alpha: float = 4.0
+    epsilon: float = 1e-3
+    patches: int = 50_000
+    seed: int = 0
+
+    network: nn.Sequential | None = field(default=None, init=False)
+    classifier: Linear | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.layers or any(len(shape) != 3 for shape in self.layers):
             raise InvalidInputError(
                 "layers must be triples of filters, side of patches and subsampling, at least one;"
-                f" got {layers!r}"
+                f" got {self.layers!r}"
             )
-        check_positive(patches=patches)
-        self.layers = tuple(layers)
-        self.alpha, self.epsilon = alpha, epsilon
-        self.patches, self.seed = patches, seed
+        check_positive(patches=self.patches)
         self._unfitted(1)  # raises now if an option is wrong
-        self.network: nn.Sequential | None = None
-        self.classifier: Linear | None = None
         self._shape: tuple[int, ...] = ()
 
     def fit(self, images: Tensor, labels: Tensor) -> UnsupervisedCKN:
@@ -78,7 +75,7 @@ class UnsupervisedCKN(Baseline):
         """The last maps of every image as a vector, ``(N, features)``."""
         network = self.require_fitted(self.network)
         check_like(images, self._shape)
-        return _mapped(network, images.float()).flatten(1)
+        return _features(network, images.float())
 
     def scores(self, images: Tensor) -> Tensor:
         classifier = self.require_fitted(self.classifier)
@@ -107,13 +104,12 @@ class UnsupervisedCKN(Baseline):
 
     def _unfitted(self, channels: int) -> list[CKNLayer]:
         """The layers for images of so many channels, with random anchors."""
-        inputs = (channels, *(filters for filters, _, _ in self.layers))
-        kernel = {"alpha": self.alpha, "epsilon": self.epsilon}
+        below = (channels, *(filters for filters, _, _ in self.layers))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(self.seed, 6))
             return [
-                CKNLayer(before, *shape, **kernel)
-                for before, shape in zip(inputs, self.layers, strict=False)
+                CKNLayer(before, *shape, alpha=self.alpha, epsilon=self.epsilon)
+                for before, shape in zip(below, self.layers, strict=False)
             ]
 
     def _fit_unsupervised(self, images: Tensor, labels: Tensor, classes: int, stop: Stop) -> None:
@@ -129,7 +125,7 @@ class UnsupervisedCKN(Baseline):
                 f"layer {index + 1} of {len(layers)}: {filters} anchors, mean cosine"
                 f" {curve[-1]:.3f} after {len(curve) - 1} iterations"
             )
-        features = _mapped(network, images).flatten(1)
+        features = _features(network, images)
         self.network, self._shape = network, tuple(images.shape[1:])
         self.classifier = logistic_regression(features, labels, classes, seed=self.seed, stop=stop)
         self.tell(f"classifier of {features.shape[1]} features: λ = {self.classifier.strength:g}")
@@ -187,10 +183,8 @@ class SupervisedCKN(UnsupervisedCKN):
                 assert isinstance(layer, CKNLayer)
                 layer.project()
 
-        learned, batches = (
-            [*network.parameters(), weight, bias],
-            Batches.of(training, images, labels),
-        )
+        learned = [*network.parameters(), weight, bias]
+        batches = Batches.of(training, images, labels)
         self.curve = descend(
             learned, batches, training, loss, budget=budget, tell=self.tell, after=project
         )
@@ -200,9 +194,9 @@ class SupervisedCKN(UnsupervisedCKN):
 
 
 @torch.no_grad()
-def _mapped(network: nn.Module, images: Tensor) -> Tensor:
-    """Maps of all images, some at a time."""
-    return torch.cat([network(part) for part in images.split(AT_ONCE)])
+def _features(network: nn.Module, images: Tensor) -> Tensor:
+    """The last maps of all images as vectors, found some at a time."""
+    return torch.cat([network(part).flatten(1) for part in images.split(AT_ONCE)])
 
 
 @torch.no_grad()

@@ -11,10 +11,15 @@ the coordinates of the projection of x's feature onto the span of the anchors' f
 
 so that :math:`⟨ψ(x), ψ(x')⟩` is the Nyström approximation of K. Maps of ψ are then averaged by
 Gaussian weights and subsampled.
+
+Without supervision the anchors are found by spherical k-means, which maximises the mean over
+patches x of norm one of :math:`\max_j ⟨z_j, x⟩` by turns: every x goes to the z it is nearest to,
+and every z to the direction of the sum of its x. Neither turn can lower the objective.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +32,10 @@ from convdkm.layers import Window
 
 NO_NORM = 1e-12
 """Patches whose squared norm is less than about this count as zero."""
+ITERATIONS, ENOUGH = 50, 1e-5
+"""k-means ends after so many iterations, or when one gains less than this."""
+AT_ONCE = 1 << 22
+"""Inner products in memory at a time."""
 
 
 class _InverseRoot(torch.autograd.Function):
@@ -154,3 +163,52 @@ class CKNLayer(nn.Module):
             )
         features = self.features(patches(maps, self.size))
         return pool(features.unflatten(2, tuple(maps.shape[2:])), self.subsampling)
+
+
+def nearest(vectors: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest inner product of every vector ``(n, d)`` with an anchor ``(k, d)``, and which."""
+    parts = vectors.split(max(AT_ONCE // len(anchors), 1))
+    found = [torch.max(part @ anchors.mT, dim=1) for part in parts]
+    return torch.cat([each.values for each in found]), torch.cat([each.indices for each in found])
+
+
+def spherical_kmeans(
+    vectors: Tensor,
+    count: int,
+    generator: torch.Generator,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Tensor, list[float]]:
+    """Anchors ``(count, d)`` of norm one, and the objective before every iteration and at the end.
+
+    The first anchors are vectors chosen at random. An anchor that is nearest to no vector moves to
+    the vector with the smallest cosine to its own anchor.
+
+    Args:
+        vectors: ``(n, d)``, of any norm; zero vectors have no direction and are left out.
+        count: number of anchors.
+        generator: of the random choice, on the CPU.
+        stop: called before every iteration but the first; ends the search when it returns True.
+    """
+    bad = int((~vectors.isfinite()).sum())
+    if bad:
+        raise InvalidInputError(f"k-means was given patches with {bad} values that are not finite")
+    norms = vectors.norm(dim=1)
+    points = F.normalize(vectors[norms > 1e-6 * norms.max()], dim=1)
+    if len(points) < count:
+        raise InvalidInputError(
+            f"{count} anchors need as many patches that are not zero, and there are {len(points)};"
+            " use fewer filters, or more images"
+        )
+    start = torch.randperm(len(points), generator=generator)[:count]
+    anchors = points[start.to(points.device)].clone()
+    curve: list[float] = []
+    while True:
+        cosines, which = nearest(points, anchors)
+        curve.append(float(cosines.mean()))
+        settled = len(curve) > 1 and (curve[-1] - curve[-2] < ENOUGH or stop())
+        if settled or len(curve) > ITERATIONS:
+            return anchors, curve
+        sums = torch.zeros_like(anchors).index_add_(0, which, points)
+        anchors, alone = F.normalize(sums, dim=1), sums.norm(dim=1) <= 1e-6
+        if bool(alone.any()):
+            anchors[alone] = points[cosines.argsort()[: int(alone.sum())]]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import update_bn
 
 from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.base import Baseline, check_like, check_training_set
@@ -69,12 +69,12 @@ class CNN(Baseline):
             return F.cross_entropy(network(at_least_two(inputs)), at_least_two(targets))
 
         network.train()
-        self.curve = descend(
-            network.parameters(), batches, training, loss, budget=budget, tell=self.tell
-        )
+        learned = network.parameters()
+        self.curve = descend(learned, batches, training, loss, budget=budget, tell=self.tell)
         self.cut_short = budget.over()
         if training.calibrate:
-            calibrate(network, batches.clean(training.calibrate))
+            # Running statistics lag behind the weights.
+            update_bn(map(at_least_two, batches.clean(training.calibrate)), network)
         self.network, self._shape = network.eval(), tuple(images.shape[1:])
         return self
 
@@ -85,7 +85,7 @@ class CNN(Baseline):
         device = next(network.parameters()).device
         parts = images.split(self.config.training.evaluation_batch)
         logits = torch.cat([network(part.to(device, torch.float32)) for part in parts])
-        return torch.log_softmax(logits.double(), 1).to(images.device)
+        return logits.double().log_softmax(1).to(images.device)
 
     @property
     def parameters(self) -> int:
@@ -95,24 +95,6 @@ class CNN(Baseline):
 def at_least_two(batch: Tensor) -> Tensor:
     """The batch, twice if it is one image: at 1×1 that has no variance to normalise by."""
     return torch.cat([batch, batch]) if len(batch) == 1 else batch
-
-
-@torch.no_grad()
-def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Make the statistics of batch normalisation the averages over some batches.
-
-    The running ones lag behind the weights, and after few steps are still near where they began.
-    """
-    norms = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
-    before = [layer.momentum for layer in norms]
-    for layer in norms:
-        layer.reset_running_stats()
-        layer.momentum = None  # an average in which all batches weigh the same
-    network.train()
-    for images in batches:
-        network(at_least_two(images))
-    for layer, momentum in zip(norms, before, strict=True):
-        layer.momentum = momentum
 
 
 def build(options: MachineOptions, in_channels: int, num_classes: int) -> ResNet:

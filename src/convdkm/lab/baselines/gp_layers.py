@@ -55,10 +55,8 @@ LOOKED_AT = 256
 """Images that a layer's first inducing patches are taken from."""
 HIDDEN_DEVIATION, TOP_DEVIATION = 0.1, 0.3
 """Standard deviations that whitened inducing variables start with."""
-TOP_VARIANCE = 10.0
-"""Prior variance that the functions of images start with, about."""
-HIDDEN_VARIANCE = 0.1
-"""Prior variance that hidden layers start with; their mean function has variance one."""
+HIDDEN_VARIANCE, TOP_VARIANCE = 0.1, 10.0
+"""Prior variances that layers start with, about; the mean of hidden ones has variance one."""
 
 
 def patches(maps: Tensor, size: int, stride: int, *, located: bool = False) -> Tensor:
@@ -158,11 +156,10 @@ class Inducing(nn.Module):
         super().__init__()
         self.patches = nn.Parameter(start.clone())
         sizes = [len(start) - orthogonal] + [orthogonal] * (orthogonal > 0)
-        self.blocks: Any = nn.ModuleList(
-            CholeskyVariationalDistribution(m, torch.Size([outputs])) for m in sizes
-        )
-        for block in self.blocks:
+        blocks = [CholeskyVariationalDistribution(m, torch.Size([outputs])) for m in sizes]
+        for block in blocks:
             block.chol_variational_covar.data.mul_(deviation)
+        self.blocks: Any = nn.ModuleList(blocks)
 
     @property
     def unused(self) -> int:
@@ -206,7 +203,7 @@ class Top(nn.Module):
         self.kernel, self.inducing = kernel, inducing
 
     def forward(self, maps: Tensor) -> MultivariateNormal:
-        """q(f) of every image by itself: a batch of as many as there are outputs, over images."""
+        """The marginals q(f) of images: a batch of as many as there are outputs."""
         vectors = maps.flatten(1)
         across = self.kernel.across(self.inducing.patches, vectors)
         prior = self.kernel(vectors, diag=True)
@@ -344,12 +341,10 @@ def _initial_hidden(options: ConvolutionalGP, maps: Tensor, generator: torch.Gen
             f"patches of {points.shape[1]} numbers have no {channels} principal components; use"
             f" {points.shape[1]} channels or fewer, or a larger hidden_size"
         )
-    mean, centre = principal_components(points, channels)
     start = distinct_rows(points, options.inducing, generator)
-    base = scaled_rbf(start)
+    base, inducing = scaled_rbf(start), Inducing(start, channels, deviation=HIDDEN_DEVIATION)
     base.outputscale = HIDDEN_VARIANCE
-    inducing = Inducing(start, channels, deviation=HIDDEN_DEVIATION)
-    return Hidden(base, inducing, mean, centre, size=size, stride=stride)
+    return Hidden(base, inducing, *principal_components(points, channels), size=size, stride=stride)
 
 
 def _initial_top(

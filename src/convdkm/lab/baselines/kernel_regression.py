@@ -17,17 +17,9 @@ from torch.nn import functional as F
 from convdkm.checks import check_choice
 from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.base import Baseline, check_like
+from convdkm.lab.baselines.kernels import solvers
 from convdkm.lab.baselines.kernels.nngp import NNGPKernel
 from convdkm.lab.baselines.kernels.progress import duration, size
-from convdkm.lab.baselines.kernels.solvers import (
-    GRID,
-    LeaveOneOut,
-    Solved,
-    SymmetricMatrix,
-    conjugate_gradients,
-    leave_one_out,
-    solve_directly,
-)
 from convdkm.lab.baselines.kernels.store import KernelStore
 from convdkm.lab.baselines.kernels.tiles import Prepared
 from convdkm.runtime.memory import available_memory
@@ -38,7 +30,7 @@ WORTH_COMPILING = 60.0
 """Seconds of work from which on the compiler's time is given back."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class KernelRegression(Baseline):
     r"""Kernel ridge regression, as the NNGP papers of Table 3 classify images.
 
@@ -91,7 +83,7 @@ class KernelRegression(Baseline):
     solver: Solver = "cholesky"
     augment_flips: bool = False
     folder: str | Path | None = None
-    grid: Sequence[float] = GRID
+    grid: Sequence[float] = solvers.GRID
     block: int = 256
     rank: int = 100
     tolerance: float = 1e-6
@@ -101,8 +93,8 @@ class KernelRegression(Baseline):
     compiled: bool | None = None
 
     ridge_: float = field(init=False)
-    loo_: LeaveOneOut | None = field(init=False)
-    solved_: Solved | None = field(init=False)
+    loo_: solvers.LeaveOneOut | None = field(init=False)
+    solved_: solvers.Solved | None = field(init=False)
 
     def __post_init__(self) -> None:
         kernel, ridge = self.kernel, self.ridge
@@ -174,12 +166,14 @@ class KernelRegression(Baseline):
         """By a trial; with compiled functions from here on, where so many pairs are worth it."""
         kernel = self._used
         seconds = kernel.seconds_per_pair(images)
-        undecided = self.compiled is None and kernel.compiles and not kernel.compiled
-        if undecided and seconds * pairs > WORTH_COMPILING:
+        undecided = self.compiled is None and not kernel.compiled
+        worth_it = kernel.architecture.needs_pairs and seconds * pairs > WORTH_COMPILING
+        if undecided and worth_it:
             seconds = kernel.compile().seconds_per_pair(images)
         return seconds
 
-    def _foresee_time(self, images: Tensor, pairs: int) -> None:
+    def _check_time(self, images: Tensor, pairs: int) -> None:
+        """Tell how long so many pairs take; an error if that is longer than the time limit."""
         seconds = self._seconds_per_pair(images, pairs)
         total = seconds * pairs
         self.tell(
@@ -204,14 +198,16 @@ class KernelRegression(Baseline):
         targets = F.one_hot(labels).to(torch.float64)
         targets -= 1 / targets.shape[1]
         matrix, ready = self._kernel(images)
-        mean = self._mean_variance(images, matrix)
+        # Ridges are relative to the mean variance. With mirror images the matrix at hand is
+        # (A + B) / 2, where the doubled system is (A + B + λ) a = y.
+        variances = self.kernel.variance(images) / 2 if self.augment_flips else matrix.diagonal()
+        mean = float(variances.mean())
         self.loo_, self.solved_, self._temperature = None, None, None
-        if self.ridge == "loo":
-            self._choose(matrix, targets, mean)
+        self.ridge_ = self._chosen(matrix, targets, mean) if self.ridge == "loo" else self.ridge
+        if isinstance(matrix, Tensor) and self.solver == "cholesky":
+            self._weights = solvers.solve_directly(matrix, targets, self.ridge_ * mean)
         else:
-            self.ridge_ = float(self.ridge)
-        if self.solver == "cg":
-            self.solved_ = conjugate_gradients(
+            self.solved_ = solvers.conjugate_gradients(
                 matrix,
                 targets,
                 self.ridge_ * mean,
@@ -221,48 +217,40 @@ class KernelRegression(Baseline):
                 tell=self.tell,
             )
             self._weights = self.solved_.solution
-        else:
-            assert isinstance(matrix, Tensor)
-            self._weights = solve_directly(matrix, targets, self.ridge_ * mean)
         self._train = ready
         return self
 
-    def _kernel(self, images: Tensor) -> tuple[SymmetricMatrix, Prepared]:
+    def _kernel(self, images: Tensor) -> tuple[Tensor | KernelStore, Prepared]:
+        """The kernel matrix, on disk if there is a folder and no need of it in memory."""
         store, pairs = None, len(images) * (len(images) + 1) // 2
         if self.folder is not None:
             store = KernelStore(self.folder, self._used, images, block=self.block)
             pairs = store.missing_pairs()
         if pairs:
-            self._foresee_time(images, pairs)
+            self._check_time(images, pairs)
         ready = self._used.prepare(images)
         if store is None:
             return self._used.block(ready, None, tell=self.tell), ready
         store.compute(tell=self.tell, ready=ready)
         return store if self.solver == "cg" else store.matrix(), ready
 
-    def _mean_variance(self, images: Tensor, matrix: SymmetricMatrix) -> float:
-        """What ridges are relative to."""
-        if self.augment_flips:
-            # (A + B + λ) a = y of the doubled system, where the matrix at hand is (A + B) / 2.
-            return float(self.kernel.variance(images).mean()) / 2
-        return float(matrix.diagonal().mean())
-
-    def _choose(self, matrix: SymmetricMatrix, targets: Tensor, mean: float) -> None:
-        """Choose the ridge and the temperature by leaving one out."""
+    def _chosen(self, matrix: Tensor | KernelStore, targets: Tensor, mean: float) -> float:
+        """The ridge chosen by leaving one out, which also gives the temperature."""
         if self.solver == "cg":
             generator = torch.Generator().manual_seed(self.seed)
             chosen = torch.randperm(len(matrix), generator=generator)[: self.loo_points]
             matrix = torch.stack([matrix[int(index)][chosen] for index in chosen])
             targets = targets[chosen]
         assert isinstance(matrix, Tensor)
-        found = leave_one_out(matrix, targets, [ridge * mean for ridge in self.grid])
-        self.ridge_, self.loo_ = self.grid[found.best], found
+        found = solvers.leave_one_out(matrix, targets, [ridge * mean for ridge in self.grid])
+        self.loo_, ridge = found, self.grid[found.best]
         self._temperature = calibrated(targets - found.residuals, targets.argmax(1))
+        edge = " (at the edge of the grid)" if found.at_edge else ""
         self.tell(
-            f"leaving one out: ridge {self.ridge_:.2g} of {len(self.grid)}, accuracy"
-            f" {found.accuracies[found.best]:.1%}"
-            + (" (at the edge of the grid)" if found.at_edge else "")
+            f"leaving one out: ridge {ridge:.2g} of {len(self.grid)}, accuracy"
+            f" {found.accuracies[found.best]:.1%}{edge}"
         )
+        return ridge
 
     # -- predicting ----------------------------------------------------------------------------
 

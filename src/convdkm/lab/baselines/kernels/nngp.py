@@ -24,7 +24,7 @@ Given = TypeVar("Given")
 Result = TypeVar("Result")
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class NNGPKernel:
     r"""The exact NNGP kernel of an :class:`Architecture`.
 
@@ -59,11 +59,6 @@ class NNGPKernel:
             raise InvalidInputError(f"a kernel is computed in float32 or float64, got {self.dtype}")
         if self.memory < 1:
             raise InvalidInputError(f"memory must be a positive number of bytes, got {self.memory}")
-
-    @property
-    def compiles(self) -> bool:
-        """Whether :meth:`compile` changes anything: all pairs of places are needed."""
-        return self.architecture.needs_pairs
 
     def compile(self, *, enabled: bool = True) -> NNGPKernel:
         """Let ``torch.compile`` make nonlinearities and convolutions, or not; returns itself.
@@ -118,7 +113,16 @@ class NNGPKernel:
         tiles = self.check(images)
         images = images.detach().to("cpu", self.dtype)
         ready = tiles.prepare(_normalised(images) if self.normalise_inputs else images)
-        return replace(ready, scale=self._scale(ready)) if self.normalise else ready
+        if not self.normalise:
+            return ready
+        variance = self._variance(ready)
+        empty = int((variance <= 0).sum())
+        if empty:
+            raise InvalidInputError(
+                f"{empty} images have kernel zero with themselves and cannot be normalised; are"
+                " they all black? Leave them out, or do not normalise"
+            )
+        return replace(ready, scale=variance.rsqrt())
 
     def matrix(
         self, images: Tensor, others: Tensor | None = None, *, tell: Tell | None = None
@@ -197,16 +201,6 @@ class NNGPKernel:
         if self.flips:
             variance = 0.5 * (variance + images.tiles.matched(images, images.flipped()))
         return variance
-
-    def _scale(self, images: Prepared) -> Tensor:
-        variance = self._variance(images)
-        empty = int((variance <= 0).sum())
-        if empty:
-            raise InvalidInputError(
-                f"{empty} images have kernel zero with themselves and cannot be normalised; are"
-                " they all black? Leave them out, or do not normalise"
-            )
-        return variance.rsqrt()
 
 
 def _normalised(images: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,23 +22,11 @@ from convdkm.errors import InvalidInputError, NumericalError
 from convdkm.lab.baselines.base import Tell
 from convdkm.numerics import cholesky, safe_divide
 
+if TYPE_CHECKING:
+    from convdkm.lab.baselines.kernels.store import KernelStore
+
 GRID = tuple(10.0 ** (exponent / 2) for exponent in range(-12, 3))
 """Ridges tried, relative to the mean variance: 10⁻⁶ to 10, two a decade."""
-
-
-class SymmetricMatrix(Protocol):
-    """What conjugate gradients need of a kernel matrix of N points, all in float64.
-
-    A tensor is one, and so is a :class:`~convdkm.lab.baselines.kernels.store.KernelStore`.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __matmul__(self, vectors: Tensor) -> Tensor: ...
-
-    def __getitem__(self, row: int) -> Tensor: ...
-
-    def diagonal(self) -> Tensor: ...
 
 
 def solve_directly(kernel: Tensor, targets: Tensor, ridge: float) -> Tensor:
@@ -59,7 +47,7 @@ class PivotedCholesky:
         columns: L, ``(N, rank)``.
     """
 
-    def __init__(self, kernel: SymmetricMatrix, rank: int, ridge: float) -> None:
+    def __init__(self, kernel: Tensor | KernelStore, rank: int, ridge: float) -> None:
         left = kernel.diagonal().clone()
         smallest = 1e-12 * float(left.max())
         columns = torch.zeros((len(kernel), 0), dtype=torch.float64)
@@ -81,13 +69,7 @@ class PivotedCholesky:
 
 
 class Solved(NamedTuple):
-    """What conjugate gradients gave.
-
-    Attributes:
-        solution: A, ``(N, outputs)``.
-        iterations: products with K that were made.
-        residual: the largest of the outputs' :math:`|Y - (K + λI) A| / |Y|`.
-    """
+    """A ``(N, outputs)``, and the largest of the outputs' :math:`|Y - (K + λI) A| / |Y|`."""
 
     solution: Tensor
     iterations: int
@@ -95,7 +77,7 @@ class Solved(NamedTuple):
 
 
 def conjugate_gradients(
-    kernel: SymmetricMatrix,
+    kernel: Tensor | KernelStore,
     targets: Tensor,
     ridge: float,
     *,
@@ -104,17 +86,14 @@ def conjugate_gradients(
     iterations: int = 1000,
     tell: Tell | None = None,
 ) -> Solved:
-    """A in float64, from products with K alone; all outputs go through K together.
+    """A in float64, from products with K and some of its rows; all outputs go through K together.
 
     Args:
         kernel, targets, ridge: K, Y ``(N, outputs)`` and λ, which is positive.
         rank: columns of the :class:`PivotedCholesky` preconditioner; 0 for none.
         tolerance: of the residual of every output, relative to its targets.
-        iterations: at most.
+        iterations: at most; a :class:`NumericalError` where they do not suffice.
         tell: called with a line now and then.
-
-    Raises:
-        NumericalError: where the tolerance is not met.
     """
     if not ridge > 0:
         raise InvalidInputError(f"conjugate gradients need a positive ridge, got {ridge}")

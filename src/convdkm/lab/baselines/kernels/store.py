@@ -252,11 +252,12 @@ def verify_kernel(folder: Path) -> Iterator[Finding]:
     try:
         manifest = values_of(path)
         count, side = int(manifest["images"]["shape"][0]), int(manifest["block"])
-        blocks = blocks_of(folder, count, side, np.dtype(manifest["dtype"])).values()
+        blocks = blocks_of(folder, count, side, np.dtype(manifest["dtype"]))
+        by_path = {block.path: block for block in blocks.values()}
     except Exception as error:
         yield Finding(path, "damaged", reason_of(error, path))
         return
-    there = [block for block in blocks if block.path.exists()]
-    yield Finding(path, "readable", f"{len(there)} of {len(blocks)} blocks are computed")
-    for block in there:
-        yield checked_file(block.path, lambda _, block=block: block.check())
+    there = [each for each in by_path if each.exists()]
+    yield Finding(path, "readable", f"{len(there)} of {len(by_path)} blocks are computed")
+    for each in there:
+        yield checked_file(each, lambda file: by_path[file].check())

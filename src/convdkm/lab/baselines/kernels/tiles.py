@@ -12,8 +12,8 @@ from torch import Tensor
 from convdkm.kernels import Kernel
 from convdkm.kernels.blocks import Scratch, Side
 from convdkm.lab.baselines.kernels import stream
-from convdkm.lab.baselines.kernels.features import Features
 from convdkm.lab.baselines.kernels.layers import Architecture, Layer, nonlinearities, side_of
+from convdkm.lab.baselines.kernels.stream import Features
 from convdkm.layers import AveragePool, Flatten
 
 SLAB, JOINED_SLAB = 1 << 18, 1 << 17
@@ -168,15 +168,10 @@ class Tiles:
         joined: bool = False,
     ) -> Tensor:
         """k of all left with all right images, ``(L, B)``, or ``(1, N)`` of those that match."""
-
-        def variances_of_both() -> Iterator[stream.Sides]:
-            for index, (maps, other) in enumerate(zip(left.maps, other_sides, strict=True)):
-                if index < self._pair_kernels:
-                    yield Side.of(maps[:, :, None, None]), other
-                else:
-                    yield Side.of(maps.unsqueeze(2 if matched else 3)), other
-
-        features, sides = Features.of(self.architecture, left.images), variances_of_both()
+        shaped = [maps[:, :, None, None] for maps in left.maps[: self._pair_kernels]]
+        shaped += [maps.unsqueeze(2 if matched else 3) for maps in left.maps[len(shaped) :]]
+        sides = zip(map(Side.of, shaped), other_sides, strict=True)
+        features = Features.of(self.architecture, left.images)
         layers, rest = self.architecture.stages
         if self.pairs:
             slabs = stream.run(layers, features.slabs(others), sides, joined=joined)
