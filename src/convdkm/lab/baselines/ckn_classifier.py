@@ -32,14 +32,9 @@ HELD_OUT = 0.2
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear classifier of features that are centred and scaled first.
+    """The scores W (x − mean) / scale + b of features x, and the strength λ of the penalty.
 
-    Attributes:
-        weight: ``(classes, features)``.
-        bias: ``(classes,)``.
-        mean: subtracted from features, ``(features,)``.
-        scale: divides them then, ``()``.
-        strength: λ.
+    The weight is ``(classes, features)``, the bias ``(classes,)``, the mean ``(features,)``.
     """
 
     weight: Tensor

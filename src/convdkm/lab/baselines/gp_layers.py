@@ -25,11 +25,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical
 from torch.nn import functional as F
 
 from convdkm import numerics
@@ -41,13 +41,9 @@ if TYPE_CHECKING:
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", ".*torch.jit.script. is deprecated", DeprecationWarning)
-    import gpytorch
-    from gpytorch.distributions import MultivariateNormal
+    from gpytorch import settings
     from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
     from gpytorch.variational import CholeskyVariationalDistribution
-    from linear_operator.operators import (  # type: ignore[import-untyped,unused-ignore]
-        DiagLinearOperator,
-    )
 
 JITTER = {torch.float32: 1e-4, torch.float64: 1e-8}
 """Noise added to the inducing variables, relative to their variance."""
@@ -88,12 +84,12 @@ def grid(
     return (height - size) // stride + 1, (width - size) // stride + 1
 
 
-class ConvolutionalKernel(Kernel):
-    """The kernel k_f of images as vectors; learns the weights w and the kernel of patches.
+class ConvolutionalKernel(nn.Module):
+    """The kernel k_f of images; learns the weights w and the kernel of patches.
 
     Args:
         base: the kernel k of patches.
-        image_shape: channels, height and width.
+        sides: height and width of the images.
         size, stride: of the patches.
         located: whether patches, those of ``base`` too, end with where they are.
     """
@@ -101,7 +97,7 @@ class ConvolutionalKernel(Kernel):
     def __init__(
         self,
         base: Kernel,
-        image_shape: Sequence[int],
+        sides: Sequence[int],
         size: int,
         stride: int = 1,
         *,
@@ -109,27 +105,17 @@ class ConvolutionalKernel(Kernel):
     ) -> None:
         super().__init__()
         self.base: Any = base
-        self.image_shape, self.located = tuple(image_shape), located
-        self.side, self.stride = size, stride  # GPyTorch has a meaning of its own for ``size``
-        self.weights = nn.Parameter(torch.ones(math.prod(grid(image_shape[1:], size, stride))))
+        self.patches = partial(patches, size=size, stride=stride, located=located)
+        self.weights = nn.Parameter(torch.ones(math.prod(grid(sides, size, stride))))
 
-    def _patches(self, vectors: Tensor) -> Tensor:
-        maps = vectors.unflatten(-1, self.image_shape)
-        return patches(maps, self.side, self.stride, located=self.located)
+    def variance(self, maps: Tensor) -> Tensor:
+        """k_f of every image with itself, ``(N,)``."""
+        weights, found = self.weights / len(self.weights), self.patches(maps)
+        return (self.base(found, found).to_dense() @ weights) @ weights
 
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
-        """k_f of every pair of images, or of pairs at the same place."""
-        left, right = self._patches(x1), self._patches(x2)
-        weights = self.weights / len(self.weights)
-        if diag:
-            return (self.base(left, right).to_dense() @ weights) @ weights
-        pairs = self.base(left.flatten(0, 1), right.flatten(0, 1)).to_dense()
-        pairs = pairs.unflatten(1, right.shape[:2]).unflatten(0, left.shape[:2])
-        return torch.einsum("npmq,p,q->nm", pairs, weights, weights)
-
-    def across(self, inducing: Tensor, vectors: Tensor) -> Tensor:
+    def across(self, inducing: Tensor, maps: Tensor) -> Tensor:
         """k_uf of inducing patches ``(M, C·size²)`` and images: ``(M, N)``."""
-        found = self._patches(vectors)
+        found = self.patches(maps)
         pairs = self.base(inducing, found.flatten(0, 1)).to_dense()
         return pairs.unflatten(1, found.shape[:2]) @ (self.weights / len(self.weights))
 
@@ -145,9 +131,6 @@ class Inducing(nn.Module):
         start: the patches to begin with, ``(M, C·size²)``.
         orthogonal: how many of the M are in the second block.
         deviation: standard deviation of every whitened inducing variable to begin with.
-
-    Attributes:
-        blocks: q of every block, as GPyTorch has it.
     """
 
     def __init__(
@@ -172,7 +155,7 @@ class Inducing(nn.Module):
         total = torch.zeros(()).to(self.patches)
         for block in self.blocks:
             factor, mean = block.chol_variational_covar.tril(), block.variational_mean
-            total = total + numerics.whitened_kl(factor, mean, triangular=True)
+            total = total + numerics.whitened_kl(factor, mean, triangular=True).sum()
         return total
 
     def whitener(self, base: Kernel) -> Tensor:
@@ -192,7 +175,7 @@ class Inducing(nn.Module):
             mean = mean + block.variational_mean @ part
             rest = block.chol_variational_covar.tril().mT @ part
             variance = variance + rest.square().sum(1)
-        return mean, variance.clamp(min=gpytorch.settings.min_variance.value(variance.dtype))
+        return mean, variance.clamp(min=settings.min_variance.value(variance.dtype))
 
 
 class Top(nn.Module):
@@ -202,13 +185,10 @@ class Top(nn.Module):
         super().__init__()
         self.kernel, self.inducing = kernel, inducing
 
-    def forward(self, maps: Tensor) -> MultivariateNormal:
-        """The marginals q(f) of images: a batch of as many as there are outputs."""
-        vectors = maps.flatten(1)
-        across = self.kernel.across(self.inducing.patches, vectors)
-        prior = self.kernel(vectors, diag=True)
-        mean, variance = self.inducing.marginals(self.kernel.base, across, prior)
-        return MultivariateNormal(mean, DiagLinearOperator(variance))
+    def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of q(f) of every image, ``(outputs, N)``."""
+        across, prior = self.kernel.across(self.inducing.patches, maps), self.kernel.variance(maps)
+        return self.inducing.marginals(self.kernel.base, across, prior)
 
 
 class Hidden(nn.Module):
@@ -257,15 +237,21 @@ class Hidden(nn.Module):
 
 
 class DeepConvolutionalGP(nn.Module):
-    """Hidden layers, none or more, and a top; a call draws the former and gives q of the latter."""
+    """Hidden layers, none or more, and a top; a call draws the former and gives q(f)."""
 
     def __init__(self, hidden: Sequence[Hidden], top: Top) -> None:
         super().__init__()
         self.hidden, self.top = nn.Sequential(*hidden), top
         self._inducing = [*(layer.inducing for layer in hidden), top.inducing]
 
-    def forward(self, images: Tensor) -> MultivariateNormal:
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         return self.top(self.hidden(images))
+
+    def samples(self, images: Tensor, count: int) -> Tensor:
+        """Samples of the functions of every image from q(f), ``(count, N, outputs)``."""
+        mean, variance = self(images)
+        noise = torch.randn(count, *mean.shape, dtype=mean.dtype, device=mean.device)
+        return (mean + variance.sqrt() * noise).mT
 
     def kl(self) -> Tensor:
         """KL divergence of all layers."""
@@ -277,26 +263,13 @@ class DeepConvolutionalGP(nn.Module):
         return sum(p.numel() for p in self.parameters()) - sum(i.unused for i in self._inducing)
 
 
-class Softmax(gpytorch.likelihoods.Likelihood):
-    """Classes by a softmax of functions ``(classes, N)``.
-
-    GPyTorch's own turns its input round where there are as many images as classes.
-    """
-
-    def forward(self, function_samples: Tensor, *args: Any, **kwargs: Any) -> Categorical:
-        return Categorical(logits=function_samples.mT, validate_args=False)
-
-
 def bound(
-    model: DeepConvolutionalGP,
-    likelihood: gpytorch.likelihoods.Likelihood,
-    images: Tensor,
-    targets: Tensor,
-    num_data: int,
+    model: DeepConvolutionalGP, images: Tensor, labels: Tensor, num_data: int, samples: int
 ) -> Tensor:
-    """The evidence lower bound for an image: E_q[log p(y | f)] − KL/num_data, by samples."""
-    expected = likelihood.expected_log_prob(targets, model(images))
-    return expected.sum() / len(images) - model.kl() / num_data
+    """The evidence lower bound for an image: E_q[log softmax(f)_y] − KL/num_data, by samples."""
+    logits = model.samples(images, samples)
+    expected = -F.cross_entropy(logits.flatten(0, 1), labels.repeat(samples))
+    return expected - model.kl() / num_data
 
 
 def scaled_rbf(points: Tensor, *, located: bool = False) -> Kernel:
@@ -355,8 +328,8 @@ def _initial_top(
     points = patches(maps, size, stride, located=options.located).flatten(0, 1)
     start = distinct_rows(points, options.inducing + options.orthogonal, generator)
     base = scaled_rbf(start, located=options.located)
-    kernel = ConvolutionalKernel(base, maps.shape[1:], size, stride, located=options.located)
-    base.outputscale = TOP_VARIANCE / kernel(maps[:32].flatten(1), diag=True).mean()
+    kernel = ConvolutionalKernel(base, maps.shape[2:], size, stride, located=options.located)
+    base.outputscale = TOP_VARIANCE / kernel.variance(maps[:32]).mean()
     return Top(kernel, Inducing(start, classes, options.orthogonal, deviation=TOP_DEVIATION))
 
 

@@ -57,17 +57,12 @@ def kernel(
     normalise_inputs: bool = False,
     **options: Any,
 ) -> Builder:
-    """The builder of a regression on the exact kernel of a network.
+    """The builder of a regression on the exact kernel of a network of so much depth.
 
-    Args:
-        network: name of a function of :mod:`convdkm.lab.baselines.kernels`.
-        depth: of the network.
-        top: ``"flat"`` for no pooling, ``"local"`` to average neighbouring places, over a quarter
-            of the side; the usual top of the network if not given.
-        flips, augment_flips: of the kernel and of the regression, where mirror images are of the
-            same class.
-        normalise_inputs: of the kernel.
-        options: of the regression.
+    The network is a function of :mod:`convdkm.lab.baselines.kernels`; its top is the usual one,
+    ``"flat"`` for no pooling, or ``"local"`` to average neighbouring places over a quarter of the
+    side. Flips are those of the kernel and of the regression, where mirror images are of the same
+    class; further options are of the regression.
     """
 
     def build(setting: Setting) -> Baseline:

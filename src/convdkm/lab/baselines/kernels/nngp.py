@@ -2,7 +2,7 @@ r"""The kernel of an infinitely wide convolutional network between whole images.
 
 from __future__ import annotations
 
-import time
+import timeit
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -115,7 +115,7 @@ class NNGPKernel:
         ready = tiles.prepare(_normalised(images) if self.normalise_inputs else images)
         if not self.normalise:
             return ready
-        variance = self._variance(ready)
+        variance = self._averaged(tiles.matched, ready, ready)
         empty = int((variance <= 0).sum())
         if empty:
             raise InvalidInputError(
@@ -131,8 +131,7 @@ class NNGPKernel:
 
         Args:
             images: ``(N1, C, H, W)``.
-            others: ``(N2, C, H, W)``; the same images if not given, and then each
-                pair is computed once.
+            others: ``(N2, C, H, W)``; the same if not given, and then each pair is computed once.
             tell: called with lines that say how far it is.
         """
         left = self.prepare(images)
@@ -150,7 +149,8 @@ class NNGPKernel:
         if self.normalise:
             self.check(images)
             return torch.ones(len(images), dtype=torch.float64)
-        return self._variance(self.prepare(images))
+        ready = self.prepare(images)
+        return self._averaged(ready.tiles.matched, ready, ready)
 
     @torch.no_grad()
     def block(self, left: Prepared, right: Prepared | None, *, tell: Tell | None = None) -> Tensor:
@@ -181,26 +181,21 @@ class NNGPKernel:
         tiles = self.check(images[:1])
         ready = self.prepare(images[: tiles.right * tiles.threads])
         rows = ready.part(slice(0, tiles.left))
-        times = []
-        for _ in range(2):
-            start = time.perf_counter()
-            self.block(rows, ready)
-            times.append(time.perf_counter() - start)
-        return min(times) / (len(rows) * len(ready))
+        trials = timeit.repeat(lambda: self.block(rows, ready), number=1, repeat=2)
+        return min(trials) / (len(rows) * len(ready))
 
     def _tile(self, left: Prepared, right: Prepared) -> Tensor:
-        values = left.tiles.tile(left, right)
-        if self.flips:
-            values.add_(left.tiles.tile(left, right.flipped())).mul_(0.5)
+        values = self._averaged(left.tiles.tile, left, right)
         if left.scale is not None and right.scale is not None:
             values = values * left.scale[:, None] * right.scale
         return values
 
-    def _variance(self, images: Prepared) -> Tensor:
-        variance = images.tiles.matched(images, images)
-        if self.flips:
-            variance = 0.5 * (variance + images.tiles.matched(images, images.flipped()))
-        return variance
+    def _averaged(
+        self, kernel: Callable[[Prepared, Prepared], Tensor], left: Prepared, right: Prepared
+    ) -> Tensor:
+        """A kernel, averaged over mirror images of the right side if this one is."""
+        values = kernel(left, right)
+        return values.add_(kernel(left, right.flipped())).mul_(0.5) if self.flips else values
 
 
 def _normalised(images: Tensor) -> Tensor:

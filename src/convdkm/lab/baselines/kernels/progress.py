@@ -10,13 +10,7 @@ EVERY = 10.0
 
 
 class Progress:
-    """Counts the pairs of images that are done, and tells how many are left.
-
-    Args:
-        what: the first words of each line.
-        total: how many pairs there are.
-        tell: called with a line of text; None for silence.
-    """
+    """Counts how many of the pairs of images are done, and tells it in lines about ``what``."""
 
     def __init__(self, what: str, total: int, tell: Callable[[str], None] | None) -> None:
         self.what, self.total, self.tell, self.done = what, total, tell, 0

@@ -129,13 +129,10 @@ def conjugate_gradients(
 
 @dataclass(frozen=True)
 class LeaveOneOut:
-    """How well each ridge of a grid predicts points that it was not given.
+    """How well each ridge predicts points that it was not given.
 
-    Attributes:
-        ridges: those that were tried.
-        errors: mean squared residual of each.
-        accuracies: the share of points whose largest prediction is at their largest target.
-        residuals: those of the best ridge, ``(N, outputs)``.
+    The errors are mean squared residuals; the accuracies, the shares of points whose largest
+    prediction is at their largest target; the residuals ``(N, outputs)``, those of the best ridge.
     """
 
     ridges: tuple[float, ...]

@@ -17,11 +17,11 @@ place with the same place of another image are whole *maps* ``(H, W, *pairs)``.
 
 from __future__ import annotations
 
-import functools
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -31,13 +31,7 @@ from convdkm.exact import Convolution
 from convdkm.kernels import Kernel
 from convdkm.kernels.blocks import Scratch, Side
 from convdkm.lab.baselines.kernels.compiled import OfRows, compiled
-from convdkm.lab.baselines.kernels.layers import (
-    Architecture,
-    Layer,
-    LocalAverage,
-    body_of,
-    side_of,
-)
+from convdkm.lab.baselines.kernels.layers import Architecture, Layer, LocalAverage, body_of, side_of
 from convdkm.layers import AveragePool, GlobalAveragePool, Skip
 
 Slabs = Iterator[Tensor]
@@ -54,10 +48,7 @@ class Features:
     :math:`\sqrt{\sigma_w^2 / (C D)}`, and the bias its :math:`\sigma_b^2`; else they are pixels
     over :math:`\sqrt C`, and there is none.
 
-    Attributes:
-        vectors: ``(N, K, S)``.
-        bias: added to every product.
-        space: the grid ``(H, W)`` of the S places.
+    The vectors are ``(N, K, S)``, where S are the places of the grid ``space``, ``(H, W)``.
     """
 
     vectors: Tensor
@@ -117,14 +108,10 @@ class Features:
 def run(
     layers: Sequence[Layer], slabs: Slabs, sides: Iterator[Sides], *, joined: bool = False
 ) -> Slabs:
-    """Slabs after layers.
+    """Slabs after layers, from the bottom up, with the variances before each kernel in order.
 
-    Args:
-        layers: from the bottom up.
-        slabs: of what is below them.
-        sides: the variances before each kernel, in order.
-        joined: compile each kernel, with the convolution below it, into one pass; for slabs with a
-            single left image.
+    If ``joined``, each kernel is compiled with the convolution below it into one pass; this is for
+    slabs with a single left image.
     """
     below: Convolution | None = None
     for layer, above in zip(layers, (*layers[1:], None), strict=False):
@@ -172,28 +159,25 @@ def _convolved(slabs: Slabs, layer: Convolution) -> Slabs:
     weight = layer.weight_variance / layer.window.count
     along = (_window_sum(slab, radius, 0, 2) for slab in slabs)
     for row, held in _windows(along, radius):
-        result = held.pop(row) * weight
+        result = held[row] * weight
         for place, slab in held.items():
             shift = place - row
-            _overlap(result, shift, 1).add_(_overlap(slab, -shift, 1), alpha=weight)
+            if shift:
+                _overlap(result, shift, 1).add_(_overlap(slab, -shift, 1), alpha=weight)
         yield result.add_(layer.bias_variance) if layer.bias_variance else result
 
 
 def _windows(slabs: Slabs, radius: int) -> Iterator[tuple[int, dict[int, Tensor]]]:
     """Every row with the slabs of those at most ``radius`` away from it."""
-    held: deque[tuple[int, Tensor]] = deque(maxlen=2 * radius + 1)
-
-    def around(row: int) -> dict[int, Tensor]:
-        return {place: slab for place, slab in held if abs(place - row) <= radius}
-
-    count = 0
-    for slab in slabs:
-        held.append((count, slab))
-        count += 1
-        if count > radius:
-            yield count - 1 - radius, around(count - 1 - radius)
-    for row in range(max(0, count - radius), count):
-        yield row, around(row)
+    held: dict[int, Tensor] = {}
+    row, ahead = 0, enumerate(slabs)
+    while True:
+        held.pop(row - radius - 1, None)
+        held.update(islice(ahead, 1 if row else radius + 1))
+        if row not in held:
+            return
+        yield row, held
+        row += 1
 
 
 def _overlap(values: Tensor, shift: int, *axes: int) -> Tensor:
@@ -214,18 +198,15 @@ def _window_sum(values: Tensor, radius: int, *axes: int) -> Tensor:
 
 
 def _pooled(slabs: Slabs, size: int) -> Slabs:
-    waiting: Tensor | None = None
-    for row, slab in enumerate(slabs):
-        part = _folded(_folded(slab, 0, size), 1, size)
-        waiting = part if waiting is None else waiting.add_(part)
-        if row % size == size - 1:
-            yield _folded(waiting, 2, size).mul_(size**-4)
-            waiting = None
+    folded = (_folded(_folded(slab, 0, size), 1, size) for slab in slabs)
+    for first in folded:
+        rows = reduce(torch.Tensor.add_, islice(folded, size - 1), first)
+        yield _folded(rows, 2, size).mul_(size**-4)
 
 
 def _folded(slab: Tensor, axis: int, size: int) -> Tensor:
     """The sum of each ``size`` neighbours along an axis."""
-    return functools.reduce(torch.add, slab.unflatten(axis, (-1, size)).unbind(axis + 1))
+    return reduce(torch.add, slab.unflatten(axis, (-1, size)).unbind(axis + 1))
 
 
 def _summed(slabs: Slabs, layer: Skip, sides: Iterator[Sides], *, joined: bool) -> Slabs:

@@ -26,13 +26,10 @@ of a place with itself matter."""
 
 @dataclass(frozen=True)
 class Prepared:
-    """Images with all that is computed once for each of them.
+    """Images ``(N, C, H, W)`` with all that is computed once for each of them.
 
-    Attributes:
-        tiles: how they are worked on.
-        images: ``(N, C, H, W)``.
-        maps: the variances of their places before each nonlinearity, ``(H, W, N)`` of each.
-        scale: what their kernels are multiplied by, ``(N,)``; None for 1.
+    The maps are the variances of their places before each nonlinearity, ``(H, W, N)`` of each; the
+    scale is what their kernels are multiplied by, ``(N,)``, or None for 1.
     """
 
     tiles: Tiles
@@ -61,8 +58,7 @@ class Tiles:
     Args:
         itemsize: bytes of a value.
         memory: bytes that working space may take.
-        compiled: compile nonlinearities and convolutions into one pass, where they meet all pairs
-            of places.
+        compiled: compile nonlinearities and convolutions that meet all pairs of places.
 
     Attributes:
         threads: how many are used; fewer if the memory does not suffice for all.
