@@ -178,19 +178,6 @@ class Inducing(nn.Module):
         return mean, variance.clamp(min=settings.min_variance.value(variance.dtype))
 
 
-class Top(nn.Module):
-    """Functions of images, as sums over patches."""
-
-    def __init__(self, kernel: ConvolutionalKernel, inducing: Inducing) -> None:
-        super().__init__()
-        self.kernel, self.inducing = kernel, inducing
-
-    def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of q(f) of every image, ``(outputs, N)``."""
-        across, prior = self.kernel.across(self.inducing.patches, maps), self.kernel.variance(maps)
-        return self.inducing.marginals(self.kernel.base, across, prior)
-
-
 class Hidden(nn.Module):
     """A new image, whose channels are functions of the patches.
 
@@ -237,15 +224,20 @@ class Hidden(nn.Module):
 
 
 class DeepConvolutionalGP(nn.Module):
-    """Hidden layers, none or more, and a top; a call draws the former and gives q(f)."""
+    """Hidden layers, none or more, and a top of functions of images, as sums over patches."""
 
-    def __init__(self, hidden: Sequence[Hidden], top: Top) -> None:
+    def __init__(
+        self, hidden: Sequence[Hidden], kernel: ConvolutionalKernel, inducing: Inducing
+    ) -> None:
         super().__init__()
-        self.hidden, self.top = nn.Sequential(*hidden), top
-        self._inducing = [*(layer.inducing for layer in hidden), top.inducing]
+        self.hidden, self.kernel, self.inducing = nn.Sequential(*hidden), kernel, inducing
+        self._inducing = [*(layer.inducing for layer in hidden), inducing]
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        return self.top(self.hidden(images))
+        """Mean and variance of q(f), ``(outputs, N)``, given a sample of the hidden layers."""
+        maps = self.hidden(images)
+        across, prior = self.kernel.across(self.inducing.patches, maps), self.kernel.variance(maps)
+        return self.inducing.marginals(self.kernel.base, across, prior)
 
     def samples(self, images: Tensor, count: int) -> Tensor:
         """Samples of the functions of every image from q(f), ``(count, N, outputs)``."""
@@ -302,7 +294,14 @@ def initial_model(options: ConvolutionalGP, images: Tensor, classes: int) -> Dee
     for index in range(options.hidden):
         hidden.append(_initial_hidden(options, maps, generator_of(seed, 7, index)))
         maps = hidden[-1].moments(maps)[0]
-    return DeepConvolutionalGP(hidden, _initial_top(options, maps, classes, generator_of(seed, 8)))
+    located, stride = options.located, options.stride_for(*maps.shape[2:])
+    points = patches(maps, options.size, stride, located=located).flatten(0, 1)
+    start = distinct_rows(points, options.inducing + options.orthogonal, generator_of(seed, 8))
+    base = scaled_rbf(start, located=located)
+    kernel = ConvolutionalKernel(base, maps.shape[2:], options.size, stride, located=located)
+    base.outputscale = TOP_VARIANCE / kernel.variance(maps[:32]).mean()
+    inducing = Inducing(start, classes, options.orthogonal, deviation=TOP_DEVIATION)
+    return DeepConvolutionalGP(hidden, kernel, inducing)
 
 
 def _initial_hidden(options: ConvolutionalGP, maps: Tensor, generator: torch.Generator) -> Hidden:
@@ -318,19 +317,6 @@ def _initial_hidden(options: ConvolutionalGP, maps: Tensor, generator: torch.Gen
     base, inducing = scaled_rbf(start), Inducing(start, channels, deviation=HIDDEN_DEVIATION)
     base.outputscale = HIDDEN_VARIANCE
     return Hidden(base, inducing, *principal_components(points, channels), size=size, stride=stride)
-
-
-def _initial_top(
-    options: ConvolutionalGP, maps: Tensor, classes: int, generator: torch.Generator
-) -> Top:
-    """A top with inducing patches from maps, and a prior variance that suits them."""
-    size, stride = options.size, options.stride_for(*maps.shape[2:])
-    points = patches(maps, size, stride, located=options.located).flatten(0, 1)
-    start = distinct_rows(points, options.inducing + options.orthogonal, generator)
-    base = scaled_rbf(start, located=options.located)
-    kernel = ConvolutionalKernel(base, maps.shape[2:], size, stride, located=options.located)
-    base.outputscale = TOP_VARIANCE / kernel.variance(maps[:32]).mean()
-    return Top(kernel, Inducing(start, classes, options.orthogonal, deviation=TOP_DEVIATION))
 
 
 def distinct_rows(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:

@@ -12,7 +12,6 @@ from convdkm.lab.baselines.gp_layers import (
     DeepConvolutionalGP,
     Hidden,
     Inducing,
-    Top,
     bound,
     distinct_rows,
     patches,
@@ -124,10 +123,10 @@ def regression(inducing, orthogonal=0):
     targets = random(5)
     every = patches(images, 3, 1).flatten(0, 1)
     start = every if inducing == "all" else random(inducing, 18)
-    top = Top(kernel, Inducing(start, 1, orthogonal)).double()
+    model = DeepConvolutionalGP([], kernel, Inducing(start, 1, orthogonal)).double()
     noisy = covariance(kernel, images) + NOISE * torch.eye(5)
     evidence = MultivariateNormal(torch.zeros(5).double(), noisy).log_prob(targets)
-    return DeepConvolutionalGP([], top), images, targets, float(evidence)
+    return model, images, targets, float(evidence)
 
 
 @torch.no_grad()
@@ -141,14 +140,13 @@ def elbo(model, images, targets):
 @torch.no_grad()
 def make_optimal(model, images, targets):
     """The best q of a regression, in closed form (Titsias, 2009)."""
-    top = model.top
-    across = top.kernel.across(top.inducing.patches, images)
-    a = top.inducing.whitener(top.kernel.base) @ across
+    across = model.kernel.across(model.inducing.patches, images)
+    a = model.inducing.whitener(model.kernel.base) @ across
     precision = torch.eye(len(a), dtype=torch.float64) + a @ a.mT / NOISE
-    covariance = torch.linalg.inv(precision)
-    (block,) = top.inducing.blocks
-    block.variational_mean.copy_((covariance @ a @ targets / NOISE).unsqueeze(0))
-    block.chol_variational_covar.copy_(torch.linalg.cholesky(covariance).unsqueeze(0))
+    posterior = torch.linalg.inv(precision)
+    (block,) = model.inducing.blocks
+    block.variational_mean.copy_((posterior @ a @ targets / NOISE).unsqueeze(0))
+    block.chol_variational_covar.copy_(torch.linalg.cholesky(posterior).unsqueeze(0))
     return a
 
 
@@ -156,7 +154,7 @@ def test_the_elbo_is_below_the_evidence_whatever_q_is():
     for _ in range(5):
         model, images, targets, evidence = regression(4)
         with torch.no_grad():
-            for block in model.top.inducing.blocks:
+            for block in model.inducing.blocks:
                 block.variational_mean.copy_(0.5 * random(1, 4))
                 block.chol_variational_covar.add_(0.3 * random(1, 4, 4))
         assert elbo(model, images, targets) < evidence
@@ -165,7 +163,7 @@ def test_the_elbo_is_below_the_evidence_whatever_q_is():
 def test_the_best_elbo_is_the_bound_of_titsias():
     model, images, targets, evidence = regression(4)
     a = make_optimal(model, images, targets)
-    exact = covariance(model.top.kernel, images)
+    exact = covariance(model.kernel, images)
     low_rank = a.mT @ a
     noisy = low_rank + NOISE * torch.eye(5)
     fit = MultivariateNormal(torch.zeros(5).double(), noisy).log_prob(targets)
@@ -183,8 +181,9 @@ def test_the_best_elbo_is_the_evidence_where_every_patch_is_inducing():
 
 def test_orthogonal_points_are_a_covariance_in_blocks():
     split, images, targets, evidence = regression(7, orthogonal=3)
-    whole = Top(split.top.kernel, Inducing(split.top.inducing.patches.detach(), 1)).double()
-    first, second = split.top.inducing.blocks
+    start = split.inducing.patches.detach()
+    whole = DeepConvolutionalGP([], split.kernel, Inducing(start, 1)).double()
+    first, second = split.inducing.blocks
     with torch.no_grad():
         for block in (first, second):
             block.variational_mean.normal_()
@@ -203,21 +202,20 @@ def test_orthogonal_points_are_a_covariance_in_blocks():
 def test_the_posterior_is_that_of_conditioning():
     """Against the formulas of inducing points that are not whitened."""
     model, images, _, _ = regression(4)
-    top = model.top
     mean = random(1, 4)
     factor = (torch.eye(4) + 0.3 * random(4, 4)).tril()
     with torch.no_grad():
-        (block,) = top.inducing.blocks
+        (block,) = model.inducing.blocks
         block.variational_mean.copy_(mean)
         block.chol_variational_covar.copy_(factor.unsqueeze(0))
-    z = top.inducing.patches.detach()
-    inside = top.kernel.base(z).to_dense().detach()
+    z = model.inducing.patches.detach()
+    inside = model.kernel.base(z).to_dense().detach()
     inside = inside + 1e-8 * inside[0, 0] * torch.eye(4)
-    across = top.kernel.across(z, images).detach()
+    across = model.kernel.across(z, images).detach()
     lower = torch.linalg.cholesky(inside)
     u_mean, u_covariance = lower @ mean[0], lower @ factor @ factor.mT @ lower.mT
     weights = torch.linalg.solve(inside, across).mT
-    prior = top.kernel.variance(images).detach()
+    prior = model.kernel.variance(images).detach()
     left = (weights @ (inside - u_covariance) @ weights.mT).diagonal()
     mean, variance = (moment[0].detach() for moment in model(images))
     torch.testing.assert_close(mean, weights @ u_mean, **CLOSE)
@@ -309,8 +307,8 @@ def test_samples_of_a_hidden_layer_have_its_moments():
 
 def test_gradients_reach_every_parameter():
     kernel = ConvolutionalKernel(scaled_rbf(random(4, 8)), (3, 4), 2).double()
-    top = Top(kernel, Inducing(random(4, 8), 3)).double()
-    model = DeepConvolutionalGP([hidden_layer()], top)
+    inducing = Inducing(random(4, 8), 3).double()
+    model = DeepConvolutionalGP([hidden_layer()], kernel, inducing)
     bound(model, random(6, *SHAPE), torch.arange(6) % 3, 6, 10).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
