@@ -181,7 +181,7 @@ def spherical_kmeans(
     """Anchors ``(count, d)`` of norm one, and the objective before every iteration and at the end.
 
     The first anchors are vectors chosen at random. An anchor that is nearest to no vector moves to
-    the vector with the smallest cosine to its own anchor.
+    the vector whose cosine to its nearest anchor is smallest.
 
     Args:
         vectors: ``(n, d)``, of any norm; zero vectors have no direction and are left out.

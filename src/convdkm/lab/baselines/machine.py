@@ -48,8 +48,8 @@ def recipe_of(preset: str, dataset: str, options: dict[str, Any]) -> RunConfig:
 class Machine(Baseline):
     """A residual convolutional DKM, trained as ``convdkm train`` would with the same preset.
 
-    Where the time is short, a few steps are timed and the recipe is cut to the epochs that fit, so
-    that its learning rate still comes down; whatever happens it stops when the time is over.
+    With a time limit, a few steps are timed and the recipe is cut to the epochs that fit, so that
+    its learning rate still comes down. Training stops when the time is over.
 
     Args:
         preset: name of the settings.
@@ -136,10 +136,9 @@ class InducingNNGP(Machine):
     a sparse NNGP with a categorical likelihood.
 
     Unless an option says otherwise, two settings are not the preset's. The kernel is the paper's,
-    the arc-cosine: kernels whose nonlinearity makes up for learned Grams, such as that of ``fast``,
-    leave nothing of a correlation after a few layers without. And normalisations have no scales to
-    learn: while the head knows little, its variance costs likelihood, so that scales shrink until
-    all functions are zero, from where nothing is learned any more.
+    the arc-cosine: without learned Grams, kernels such as that of ``fast`` reduce correlations to
+    nothing in a few layers. Normalisations have no learned scales: a large variance of the head
+    lowers the likelihood at first, so that scales shrink to zero, and nothing is learned from there.
     """
 
     def __init__(self, preset: str = "quick", dataset: str = "images", **options: Any) -> None:

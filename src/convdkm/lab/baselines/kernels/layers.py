@@ -140,7 +140,7 @@ class Architecture:
 
 
 def side_of(layer: Convolution | AveragePool) -> int:
-    """Of the square that it works on."""
+    """The side of the square that a layer works on."""
     return layer.window.size[0]
 
 
@@ -153,7 +153,7 @@ def body_of(skip: Skip) -> tuple[Layer, ...]:
 
 
 def nonlinearities(layers: Iterable[Layer]) -> Iterator[Kernel]:
-    """In the order in which covariances pass them."""
+    """The kernels of layers, in the order in which covariances pass them."""
     for layer in layers:
         if isinstance(layer, Skip):
             yield from nonlinearities(body_of(layer))
@@ -191,12 +191,12 @@ def describe(layer: Layer) -> dict[str, Any]:
 
 
 def same(*layers: Layer | None) -> str:
-    """A text that is the same for layers that do the same."""
+    """A text that is equal for layers with equal descriptions."""
     return json.dumps([layer and describe(layer) for layer in layers], sort_keys=True)
 
 
 def _rounded(value: Tensor) -> float:
-    """As it was given, before it was a logarithm."""
+    """The value as it was given: the parameter is its logarithm, which is rounded."""
     return float(f"{float(value):.12g}")
 
 

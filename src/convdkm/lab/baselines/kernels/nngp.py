@@ -65,7 +65,7 @@ class NNGPKernel:
 
         Each of them, with the convolution below it, is then one pass over memory; kernels that do
         not need all pairs of places have no use for it. The first pairs wait for the compiler, some
-        ten seconds or more. Where there is none, a warning says so and PyTorch's own operations are
+        ten seconds or more. Where there is none, a warning says so and PyTorch's operations are
         used.
         """
         self.compiled = enabled
@@ -199,14 +199,15 @@ class NNGPKernel:
 
 
 def _normalised(images: Tensor) -> Tensor:
-    variance, mean = torch.var_mean(images, (1, 2, 3), correction=0, keepdim=True)
+    centred = images - images.mean((1, 2, 3), keepdim=True)
+    variance = centred.square().mean((1, 2, 3), keepdim=True)
     flat = int((variance <= 0).sum())
     if flat:
         raise InvalidInputError(
             f"{flat} images are of one colour and cannot be normalised; leave them out, or do not"
             " normalise the inputs"
         )
-    return (images - mean) * variance.rsqrt()
+    return centred * variance.rsqrt()
 
 
 def in_threads(
@@ -214,14 +215,14 @@ def in_threads(
 ) -> Iterator[tuple[Given, Result]]:
     """Every job with its result, in order, by ``count`` threads of one core each.
 
-    The operations of a job are too small to be shared by cores; whole jobs are not. PyTorch's own
-    operations let go of Python's lock while they compute, compiled functions do not. A count of 1
-    is the caller's thread alone, with all cores that it has.
+    The operations of a job are too small to be shared by cores. PyTorch's operations release
+    Python's lock while they compute; compiled functions do not. With a count of 1 the work is done
+    by the caller's thread, with all its cores.
     """
     if count == 1:
         yield from ((job, work(job)) for job in jobs)
         return
-    without_gradients = torch.no_grad()(work)  # each thread has its own switch for them
+    without_gradients = torch.no_grad()(work)  # the switch is per thread
     before = torch.get_num_threads()
     pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
     try:

@@ -1,4 +1,4 @@
-"""How far a long computation is, told now and then."""
+"""Lines that tell the progress of a long computation."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ HEADER = 128
 
 
 class Block(NamedTuple):
-    """A part of the matrix in a file of its own."""
+    """A part of the matrix, and the file that holds it."""
 
     path: Path
     rows: slice
@@ -59,7 +59,7 @@ class Block(NamedTuple):
         return values
 
     def check(self) -> None:
-        """Raise unless the file holds what was written; one without a digest, a whole block."""
+        """Raise unless the file matches its digest; without a digest, unless its size is right."""
         try:
             has_digest = digests.check_digest(self.path)
         except digests.DamagedError as error:
