@@ -138,7 +138,7 @@ class InducingNNGP(Machine):
     Unless an option says otherwise, two settings are not the preset's. The kernel is the paper's,
     the arc-cosine: without learned Grams, kernels such as that of ``fast`` reduce correlations to
     nothing in a few layers. Normalisations have no learned scales: a large variance of the head
-    lowers the likelihood at first, so that scales shrink to zero, and nothing is learned from there.
+    lowers the likelihood at first, so that scales shrink to zero, where nothing more is learned.
     """
 
     def __init__(self, preset: str = "quick", dataset: str = "images", **options: Any) -> None:

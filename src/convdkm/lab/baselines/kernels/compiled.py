@@ -16,19 +16,19 @@ from convdkm.runtime.compiled import attempted
 from convdkm.runtime.for_rows import apart
 
 OfRows = Callable[[Sequence[Tensor], Side, Side], Tensor]
-"""Of the slabs of neighbouring rows ``(W, H', W', B)``, as many as the filter is high, with the
-variances of the left places of the middle one ``(W, 1, 1, 1)`` and of the right places
-``(H', W', B)``: a new slab."""
+"""A function of the slabs ``(W, H', W', B)`` of as many neighbouring rows as the filter is high,
+of the variances of the left places of the middle one ``(W, 1, 1, 1)`` and of those of the right
+places ``(H', W', B)``; it returns a new slab."""
 
 SHAPES = 32
-"""Each is compiled for itself; a Myrtle network has three."""
+"""The most shapes that a function is compiled for; a Myrtle network has three."""
 
 MADE: dict[tuple[str, torch.dtype], OfRows | None] = {}
-"""Functions by what they do: an architecture that is made again needs no compiler."""
+"""Functions by the description of their layers: an equal architecture needs no compiler again."""
 
 
 def compiled(conv: Convolution | None, kernel: Kernel, dtype: torch.dtype) -> OfRows | None:
-    """What a convolution, if there is one, and a nonlinearity after it do to a row.
+    """A convolution, if there is one, and the nonlinearity after it as a function of rows.
 
     None, and a warning in the log, where nothing compiles.
     """
