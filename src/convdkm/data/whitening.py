@@ -191,14 +191,14 @@ def chosen_whitening(
     if kind.startswith("auto"):
         why = large or few
         if why is None:
-            return cast(WhiteningKind, kind.replace("auto", "zca"))
+            return cast("WhiteningKind", kind.replace("auto", "zca"))
         tell(f"whitening standardise in place of zca: {why}")
         return "standardise"
     if kind.startswith("zca"):
         _require_affordable(shape)
         if few is not None:
             tell(f"{few}; --whitening standardise does not")
-    return kind
+    return cast("WhiteningKind", kind)
 
 
 def zca_of_few(count: int, shape: Sequence[int]) -> str | None:

@@ -26,6 +26,7 @@ class KernelPlan(Plan):
     """
 
     inducing: Tensor | None
+    jitter: tuple[float, float] | None = None  # predictor files of earlier versions have none
 
     def __init__(
         self,

@@ -75,7 +75,7 @@ def _conv(weight: Tensor, factor: float, **geometry: Any) -> Any:
 
 
 def _pointwise(kernel: Kernel, inducing: Tensor | None) -> Any:
-    rest = {"noises": (), "jitter": None, "joins": False}
+    rest = {"noises": (), "joins": False}
     return _made(KernelPlan, kernel=kernel, inducing=inducing, **rest)
 
 
