@@ -13,7 +13,7 @@ from convdkm.numerics import safe_sqrt
 from convdkm.ops.chain import Chain
 from convdkm.ops.predicted import Number, predicted
 from convdkm.ops.window import Window
-from convdkm.runtime import compiled, for_rows, maps
+from convdkm.runtime import compiled, elementwise, maps
 from convdkm.runtime.elementwise import PIECEWISE, compiled_engine, engine
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
@@ -194,9 +194,9 @@ def test_the_compiled_engine_does_the_same():
 
 
 def test_a_torch_without_limits_of_its_own_compiles_all_the_same(monkeypatch):
-    assert for_rows.apart(3) in ({}, {"recompile_limit": 3, "isolate_recompiles": True})
+    assert compiled.apart(3) in ({}, {"recompile_limit": 3, "isolate_recompiles": True})
     monkeypatch.setattr(torch, "compile", lambda function, *, dynamic, backend: function)
-    doubled = for_rows.compiled_for_rows(lambda rows: 2 * rows)
+    doubled = compiled.compiled_for_rows(lambda rows: 2 * rows)
     assert torch.equal(doubled(torch.ones(3, 2)), torch.full((3, 2), 2.0))
 
 
@@ -215,8 +215,8 @@ def test_compiled_kernels_do_the_same(name):
 def test_kernels_of_one_kind_share_a_program(monkeypatch):
     the_compiled_engine()
     seen = []
-    make = for_rows.compile_fx
-    monkeypatch.setattr(for_rows, "compile_fx", lambda *a, **k: seen.append(a) or make(*a, **k))
+    make = compiled.compile_fx
+    monkeypatch.setattr(compiled, "compile_fx", lambda *a, **k: seen.append(a) or make(*a, **k))
     it, ii, tt = blocks(torch.float32, points=3, seed=5)
     rows = maps.as_rows(it), Side.of(ii), Side.of(tt.reshape(-1, 1))
 
@@ -322,7 +322,7 @@ def test_without_a_compiler_torchs_operations_are_used(monkeypatch, caplog):
     def fails(*_arguments, **_options):
         raise RuntimeError("no C++ compiler was found\nsecond line")
 
-    monkeypatch.setattr(compiled, "compiled_for_rows", lambda *_, **__: fails)
+    monkeypatch.setattr(elementwise, "compiled_for_rows", lambda *_, **__: fails)
     compiled_engine.cache_clear()
     try:
         assert engine(compiled=True) is PIECEWISE

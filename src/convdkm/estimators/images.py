@@ -60,8 +60,8 @@ class ConvDKMClassifier(MachineClassifier):
             learned but the top layer; one number, or one for each layer.
         kernel: a name (:data:`convdkm.kernels.KERNELS`) or a :class:`convdkm.Kernel`.
         whitening: of the images: ``"standardise"`` brings every channel to mean 0 and variance 1,
-            ``"scale"`` to variance 1 alone, ``"zca"`` and ``"zca-paper"`` decorrelate the pixels as
-            well, ``"auto"`` is ZCA where it fits, ``"none"``.
+            ``"scale"`` to variance 1 alone, ``"zca"``, ``"zca-paper"`` and ``"zca-published"``
+            decorrelate the pixels as well, ``"auto"`` is ZCA where it fits, ``"none"``.
         crop: training images are moved at random by up to so many pixels.
         flip: training images are mirrored left and right at random.
         epochs: passes over the images; by default the preset's, or as many as make 400 steps.
@@ -139,7 +139,7 @@ class ConvDKMClassifier(MachineClassifier):
         channels, *space = self.image_shape_
         config = self._config(space, len(rows))
         labels, images = self._encoded(y), self._as_images(rows)
-        recipe = settled(config.training, images, _warn)
+        recipe = settled(config.training, images, labels, _warn)
         device = find_device(recipe.device)
         self.whitening_ = fitted_whitening(recipe, images, _warn).to(device)
         first = distinct(rows)

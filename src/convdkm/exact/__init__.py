@@ -2,6 +2,7 @@
 
 from convdkm.exact.conv import ExactKernel, propagate
 from convdkm.exact.dkm import ExactObjective, FullRankDKM
+from convdkm.exact.finite import FiniteWidthDGP, PriorSample, wishart_log_density
 from convdkm.exact.layers import (
     Convolution,
     Dense,
@@ -18,12 +19,15 @@ __all__ = [
     "Dense",
     "ExactKernel",
     "ExactObjective",
+    "FiniteWidthDGP",
     "FullRankDKM",
     "GPRegression",
     "GlobalSumPool",
     "LayerNorm",
     "Pooling",
+    "PriorSample",
     "Residual",
     "SpatialGram",
     "propagate",
+    "wishart_log_density",
 ]

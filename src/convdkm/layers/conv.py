@@ -22,6 +22,16 @@ POOL_FACTOR = 16
 """Candidates drawn for each inducing point that is chosen among real patches."""
 
 
+def divisor_of(in_inducing: int, *, divided: bool) -> float:
+    """What the learned numbers are divided by to give the mixing weights."""
+    return in_inducing**0.5 if divided else 1.0
+
+
+def divided_by(divisor: float, weight: Tensor) -> Tensor:
+    """The mixing weights from the numbers that are learned."""
+    return weight if divisor == 1 else weight / divisor
+
+
 class Conv(Layer):
     r"""Convolution of a Gram, with mixing weights C that make patches of inducing points.
 
@@ -46,6 +56,9 @@ class Conv(Layer):
             that :math:`\Gamma_{ii} = \tfrac1D\sum_d \tilde C_d\tilde C_d^T`. The machine is the
             same; steps of the optimiser no longer depend on how alike the incoming inducing points
             are, which in a kernel with a large constant part is much.
+        divided: learn :math:`\sqrt{P_i}\,C`, which starts as standard normal numbers (the
+            published runs), with :math:`P_i` the incoming inducing points. The machine is the same;
+            a step of Adam moves C by :math:`1/\sqrt{P_i}` of what it would.
         ndim: number of spatial axes, 1 to 3.
 
     The weights have shape ``(out_inducing, in_inducing, *kernel_size)``, as those of a CNN.
@@ -63,6 +76,7 @@ class Conv(Layer):
         border: Border = "zero",
         mixing: MixingInit = "random",
         parameterisation: Parameterisation = "direct",
+        divided: bool = False,
         ndim: int = 2,
     ) -> None:
         super().__init__()
@@ -73,6 +87,7 @@ class Conv(Layer):
         self.in_inducing, self.out_inducing = in_inducing, out_inducing
         self.window = Window.of(kernel_size, stride, padding, dilation, ndim)
         self.border, self.mixing, self.parameterisation = border, mixing, parameterisation
+        self.divisor = divisor_of(in_inducing, divided=divided)
         shape = (out_inducing, in_inducing, *self.window.size)
         self.weight = nn.Parameter(torch.empty(shape, dtype=INDUCING_DTYPE))
         self.draw_weights()
@@ -81,13 +96,14 @@ class Conv(Layer):
         """Draw C at random: Gaussian of variance ``1/in_inducing``."""
         drawn = standard_normal(self.weight.shape, generator)
         with torch.no_grad():
-            self.weight.copy_(drawn * self.in_inducing**-0.5)
+            self.weight.copy_(drawn * (self.divisor * self.in_inducing**-0.5))
 
     def plan(self, ii: Tensor) -> Plan:
         require_inducing(ii, self.in_inducing)
+        weight = divided_by(self.divisor, self.weight)
         if self.parameterisation == "whitened":
-            return ConvPlan(*mixed_whitened(self.weight, ii), self.window, self.border)
-        return ConvPlan(mixed(self.weight, ii), self.weight, self.window, self.border)
+            return ConvPlan(*mixed_whitened(weight, ii), self.window, self.border)
+        return ConvPlan(mixed(weight, ii), weight, self.window, self.border)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         require_inducing(gram.ii, self.in_inducing)
@@ -95,7 +111,7 @@ class Conv(Layer):
             self.draw_weights(generator)
         else:
             with torch.no_grad():
-                self.weight.copy_(self._real_patches(gram, generator))
+                self.weight.copy_(self.divisor * self._real_patches(gram, generator))
         return self(gram)
 
     def _real_patches(self, gram: Gram, generator: torch.Generator | None) -> Tensor:
@@ -136,10 +152,13 @@ class Mix(Layer):
     """Mixing weights without space: ``G_ii ← C G_ii Cᵀ``, ``G_it ← C G_it`` ("mixup").
 
     A convolution with one place; changes the number of inducing points of a Gram of any shape.
-    Starts at the identity where the two numbers are the same and ``identity`` is set.
+    Starts at the identity where the two numbers are the same and ``identity`` is set; ``divided``
+    is that of :class:`Conv`.
     """
 
-    def __init__(self, in_inducing: int, out_inducing: int, *, identity: bool = False) -> None:
+    def __init__(
+        self, in_inducing: int, out_inducing: int, *, identity: bool = False, divided: bool = False
+    ) -> None:
         super().__init__()
         check_positive(in_inducing=in_inducing, out_inducing=out_inducing)
         if identity and in_inducing != out_inducing:
@@ -147,6 +166,7 @@ class Mix(Layer):
                 f"only a square Mix starts at the identity, got {in_inducing} → {out_inducing}"
             )
         self.in_inducing, self.out_inducing, self.identity = in_inducing, out_inducing, identity
+        self.divisor = divisor_of(in_inducing, divided=divided)
         self.weight = nn.Parameter(torch.empty(out_inducing, in_inducing, dtype=INDUCING_DTYPE))
         self.draw_weights()
 
@@ -154,14 +174,15 @@ class Mix(Layer):
         """Set C to its starting value: the identity, or Gaussian of variance ``1/in_inducing``."""
         with torch.no_grad():
             if self.identity:
-                nn.init.eye_(self.weight)
+                nn.init.eye_(self.weight).mul_(self.divisor)
             else:
                 drawn = standard_normal(self.weight.shape, generator)
-                self.weight.copy_(drawn * self.in_inducing**-0.5)
+                self.weight.copy_(drawn * (self.divisor * self.in_inducing**-0.5))
 
     def plan(self, ii: Tensor) -> Plan:
         require_inducing(ii, self.in_inducing)
-        return MixPlan(self.weight @ ii @ self.weight.T, self.weight)
+        weight = divided_by(self.divisor, self.weight)
+        return MixPlan(weight @ ii @ weight.T, weight)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         self.draw_weights(generator)

@@ -44,6 +44,8 @@ class GramLayer(Layer):
         learn_scale: learn one more number, the logarithm of a factor of G_ii (published runs).
         divided: learn R with G_ii = R Rᵀ / P_i: the same machine, but a step of Adam moves it by
             less.
+        full: learn all of R, a square matrix (published runs), and not its lower triangle alone:
+            the same machine, but a step of Adam moves G_ii by more.
 
     Attributes:
         compiled: see :meth:`convdkm.DeepKernelMachine.compile_elementwise`.
@@ -62,6 +64,7 @@ class GramLayer(Layer):
         initial_scale: float = 1.0,
         learn_scale: bool = False,
         divided: bool = False,
+        full: bool = False,
     ) -> None:
         super().__init__()
         check_positive(num_inducing=num_inducing)
@@ -71,7 +74,7 @@ class GramLayer(Layer):
         check_choice("parameterisation", parameterisation, Parameterisation)
         self.num_inducing, self.nu = num_inducing, float(nu)
         self.parameterisation, self.initial_scale = parameterisation, float(initial_scale)
-        self.divisor = float(num_inducing) ** 0.5 if divided else 1.0
+        self.divisor, self.full = float(num_inducing) ** 0.5 if divided else 1.0, full
         self.compiled = False
         self._ready = True
         self.log_scale = None
@@ -107,6 +110,7 @@ class GramLayer(Layer):
             divisor=self.divisor,
             whitened=self.parameterisation == "whitened",
             turned=turned,
+            full=self.full,
         )
         value = learned.kl if self.nu else learned.kl.detach()
         return GramPlan(

@@ -11,6 +11,7 @@ from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import Gram
 from convdkm.layers.base import Layer, LazyState, require_inducing
+from convdkm.layers.conv import divided_by, divisor_of
 from convdkm.numerics import factorised, standard_normal
 from convdkm.ops.base import Plan
 from convdkm.ops.inducing import mixed
@@ -78,17 +79,18 @@ class Flatten(LazyState):
     Args:
         out_inducing: with mixing weights: :math:`P_i` of the outgoing Gram. Without (None), each
             inducing point stands for the image that is itself everywhere, :math:`C_s = I`.
+        divided: learn :math:`\sqrt{P_i}\,C`, as in :class:`Conv`.
 
     Mixing weights take their shape from the images, at :meth:`initialise` or ``load_state_dict``.
     """
 
     weight: Tensor | None
 
-    def __init__(self, out_inducing: int | None = None) -> None:
+    def __init__(self, out_inducing: int | None = None, *, divided: bool = False) -> None:
         super().__init__()
         if out_inducing is not None:
             check_positive(out_inducing=out_inducing)
-        self.out_inducing = out_inducing
+        self.out_inducing, self.divided = out_inducing, divided
         self.register_parameter("weight", None)
 
     def lazy_state(self) -> tuple[str, ...]:
@@ -98,7 +100,8 @@ class Flatten(LazyState):
         if self.out_inducing is not None:
             shape = (self.out_inducing, gram.num_inducing, *gram.space)
             drawn = standard_normal(shape, generator).to(gram.device)
-            self.materialise("weight", drawn * gram.num_inducing**-0.5)
+            divisor = divisor_of(gram.num_inducing, divided=self.divided)
+            self.materialise("weight", drawn * (divisor * gram.num_inducing**-0.5))
         return self(gram)
 
     def plan(self, ii: Tensor) -> Plan:
@@ -110,8 +113,9 @@ class Flatten(LazyState):
                 " initialise(images, labels) on the model, or load a state_dict first"
             )
         require_inducing(ii, self.weight.shape[1])
-        weight = self.weight / math.prod(self.weight.shape[2:])
-        return FlattenPlan(mixed(self.weight, ii), weight)
+        divisor = divisor_of(self.weight.shape[1], divided=self.divided)
+        weight = divided_by(divisor, self.weight)
+        return FlattenPlan(mixed(weight, ii), weight / math.prod(weight.shape[2:]))
 
     def extra_repr(self) -> str:
         return "" if self.out_inducing is None else f"out_inducing={self.out_inducing}"

@@ -17,8 +17,7 @@ from convdkm.ops.base import Blocks, LayerKL, Operation, Plan, part
 from convdkm.ops.norm import NormPlan
 from convdkm.ops.predicted import Number, predicted, roots_and_shift
 from convdkm.ops.synchronise import batch_mean
-from convdkm.runtime.compiled import diagonal_variance
-from convdkm.runtime.elementwise import engine
+from convdkm.runtime.elementwise import diagonal_variance, engine
 from convdkm.runtime.maps import as_rows
 
 

@@ -285,12 +285,13 @@ def learned_gram(
     divisor: float = 1.0,
     whitened: bool = False,
     turned: bool = False,
+    full: bool = False,
 ) -> LearnedGram:
     r"""Everything of a Gram layer that is free of data, with one backward pass for all of it.
 
-    With :math:`R = \mathrm{tril}(\text{free})\,e^{\text{log\_scale}/2}/\text{divisor}`: F = R, or
-    Q = R where it is ``whitened``. With Q lower triangular the divergence is
-    :math:`\tfrac12(|Q|^2 - P) - \sum_i\log|Q_{ii}|`.
+    With :math:`R = \mathrm{tril}(\text{free})\,e^{\text{log\_scale}/2}/\text{divisor}`, without the
+    tril where it is ``full``: F = R, or Q = R where it is ``whitened``. The divergence is
+    :math:`\tfrac12(|Q|^2 - P) - \log|\det Q|`.
 
     What the machine computes from L⁻¹ and Q together does not change if both are multiplied by the
     same orthogonal matrix. With ``turned`` they are multiplied by Eᵀ, the eigenvectors of
@@ -299,7 +300,7 @@ def learned_gram(
     """
     lower = cholesky_factor(kernel.detach(), "the kernel matrix K_ii")
     return LearnedGram(
-        *_LearnedGram.apply(kernel, free, log_scale, lower, divisor, whitened, turned)
+        *_LearnedGram.apply(kernel, free, log_scale, lower, divisor, whitened, turned, full)
     )
 
 
@@ -314,18 +315,22 @@ class _LearnedGram(torch.autograd.Function):
         divisor: float,
         whitened: bool,
         turned: bool,
+        full: bool,
     ) -> tuple[Tensor, ...]:
         del kernel
         scale: Scalar = 1 / divisor
         if log_scale is not None:
             scale = scale * exponential(0.5 * scalar(log_scale))
-        learned = free.tril() * scale
+        learned = (free if full else free.tril()) * scale
         inverse = inverse_of_lower(lower)
         spread = learned if whitened else inverse @ learned
         factor = lower @ learned if whitened else learned
-        pivots = spread.diagonal().abs().log().sum()
-        kl = (spread.square().sum() - len(spread)).mul_(0.5).sub_(pivots)
-        ctx.whitened, ctx.scale = whitened, scale
+        if full:
+            volume = torch.linalg.slogdet(spread).logabsdet
+        else:
+            volume = spread.diagonal().abs().log().sum()
+        kl = (spread.square().sum() - len(spread)).mul_(0.5).sub_(volume)
+        ctx.whitened, ctx.scale, ctx.full = whitened, scale, full
         turn = eigenvectors(spread @ spread.T) if turned else None
         ctx.save_for_backward(lower, inverse, spread, factor, turn)
         ctx.set_materialize_grads(False)
@@ -352,7 +357,10 @@ class _LearnedGram(torch.autograd.Function):
         if by_kl is not None:
             weight = scalar(by_kl)
             by_spread = by_spread + spread * weight
-            by_spread.diagonal().sub_(spread.diagonal().reciprocal().mul_(weight))
+            if ctx.full:
+                by_spread = by_spread - torch.linalg.inv(spread).T * weight
+            else:
+                by_spread.diagonal().sub_(spread.diagonal().reciprocal().mul_(weight))
         if by_ii is not None:
             by_factor = torch.addmm(by_factor, by_ii + by_ii.T, factor)
         by_lower = None
@@ -363,9 +371,9 @@ class _LearnedGram(torch.autograd.Function):
             learned, by_learned = factor, torch.addmm(by_factor, inverse.T, by_spread)
             pushed = by_spread @ factor.T
             by_inverse = pushed if by_inverse is None else by_inverse + pushed
-        by_learned = by_learned.tril()
+        by_learned = by_learned if ctx.full else by_learned.tril()
         by_log_scale = None
         if ctx.needs_input_grad[2]:
             by_log_scale = 0.5 * (by_learned * learned).sum()
         by_kernel = gradient_of_factorised(lower, inverse, by_lower, by_inverse)
-        return by_kernel, by_learned.mul_(ctx.scale), by_log_scale, *(None,) * 4
+        return by_kernel, by_learned.mul_(ctx.scale), by_log_scale, *(None,) * 5

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from convdkm.ops.base import Blocks, Operation, Plan, part
 from convdkm.ops.conv import ConvPlan
+from convdkm.ops.inducing import noisy
 from convdkm.ops.scalars import affine
 
 
@@ -19,23 +20,41 @@ class KernelPlan(Plan):
         kernel: a :class:`convdkm.Kernel`.
         inducing: the diagonal of the incoming inducing block, ``(P,)``; None where it is one.
         noises: relative and absolute variances of the noises.
+        jitter: relative and absolute variance of a noise that the angles are those of, while the
+            variances of images are without it; None for none.
         joins: whether the convolution that follows is to be done in one go.
     """
 
     inducing: Tensor | None
+    jitter: tuple[float, float] | None = None  # predictor files of earlier versions have none
 
-    def __init__(self, kernel: Any, ii: Tensor, *, joins: bool = False) -> None:
+    def __init__(
+        self,
+        kernel: Any,
+        ii: Tensor,
+        *,
+        joins: bool = False,
+        jitter: tuple[float, float] | None = None,
+    ) -> None:
+        if jitter is not None:
+            ii = noisy(ii, *jitter)
         own = ii.diagonal()
         super().__init__(torch.diagonal_scatter(kernel.between(ii), kernel.variance(own)))
         self.kernel, self.joins, self.inducing = kernel, joins, own
         self.noises: tuple[tuple[float, float], ...] = ()
+        self.jitter = jitter
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
-        return self.kernel.of_map(it, self.inducing, tt), self.variance(tt)
+        return self.kernel.of_map(it, self.inducing, self.jittered(tt)), self.variance(tt)
 
     def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
-        found: Tensor = self.kernel.of(between, left[1].unsqueeze(1), right[1].unsqueeze(0))
+        one, other = (self.jittered(tt) for _, tt in (left, right))
+        found: Tensor = self.kernel.of(between, one.unsqueeze(1), other.unsqueeze(0))
         return found
+
+    def jittered(self, tt: Tensor) -> Tensor:
+        """The variances that the angles are those of."""
+        return tt if self.jitter is None else affine(tt, 1 + self.jitter[0], self.jitter[1])
 
     def variance(self, tt: Tensor) -> Tensor:
         """The outgoing variances, noise included."""
@@ -80,7 +99,7 @@ class KernelConvPlan(Plan):
             weight, own = conv.scaled(own, it.dtype, scale)
             conv.window.require_space(it.shape[2:])
         shift = None if shift is None else shift.to(it.dtype)
-        blocks = (it, kernel.inducing, tt)
+        blocks = (it, kernel.inducing, kernel.jittered(tt))
         return kernel.kernel.convolved(conv.window, blocks, weight, shift), own
 
     def _scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:

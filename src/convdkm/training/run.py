@@ -19,7 +19,7 @@ from convdkm.data.whitening import Whitening
 from convdkm.errors import InvalidInputError
 from convdkm.insight.instruments import Reading, readings
 from convdkm.model import DeepKernelMachine
-from convdkm.predicting.fold_whitening import folded_whitening
+from convdkm.predicting.fold import folded_whitening
 from convdkm.predicting.predictor import Predictor
 from convdkm.prediction import ClassPrediction
 from convdkm.storage.files import read_json

@@ -17,6 +17,7 @@ from convdkm.storage.files import write_json
 from convdkm.storage.text import in_shell
 from convdkm.training.batches import Batches
 from convdkm.training.build import (
+    augmented,
     built,
     fitted_whitening,
     initialise,
@@ -77,7 +78,7 @@ def prepared(
     if checkpoint is None:
         images = drawn(config, dataset, tell)
         data = images.dataset
-        recipe = settled(config.training, data.train_images, tell)
+        recipe = settled(config.training, data.train_images, data.train_labels, tell)
         config = config.model_copy(update={"training": recipe})
         whitening = fitted_whitening(recipe, data.train_images, tell)
     else:
@@ -210,11 +211,14 @@ class Session:
         return parts_of(self.dataset) | held_out
 
     def _figures(self, parts: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
+        """Figures of parts; training images are cropped and flipped if the recipe says so."""
         values: dict[str, float] = {}
+        recipe = self.result.config.training
         for part, (images, labels) in parts.items():
+            scored = augmented(recipe, images) if part == "train" else images
             watch = partial(self._watch, f"scoring {NAMES[part]} images")
             watch(0, len(images))
-            values |= class_metrics(part, self.result.evaluate(images, labels, watch=watch))
+            values |= class_metrics(part, self.result.evaluate(scored, labels, watch=watch))
         return values
 
     def _watch(self, what: str, done: int, total: int) -> None:
