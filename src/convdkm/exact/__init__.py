@@ -1,12 +1,13 @@
 """Full-rank machines: exact, cubic in the number of points, and the truth the sparse ones meet."""
 
 from convdkm.exact.conv import ExactKernel, propagate
-from convdkm.exact.dkm import ExactObjective, FullRankDKM
+from convdkm.exact.dkm import ExactObjective, FullRankDKM, fully_connected_body
 from convdkm.exact.layers import (
     Convolution,
     Dense,
     GlobalSumPool,
     LayerNorm,
+    LearnedGram,
     Pooling,
     Residual,
 )
@@ -22,8 +23,10 @@ __all__ = [
     "GPRegression",
     "GlobalSumPool",
     "LayerNorm",
+    "LearnedGram",
     "Pooling",
     "Residual",
     "SpatialGram",
+    "fully_connected_body",
     "propagate",
 ]
