@@ -44,6 +44,9 @@ Method = Literal["natural", "lbfgs", "adam"]
 MATRICES_OF_A_LAYER = 2 * MEMORY + 18
 """Matrices of the size of G that a Gram layer and the solver hold for it while they train."""
 
+_OF_NOISE: dict[str, Any] = {"noise": 0.1, "learn_noise": False}
+"""Options of the noise, and what they are by default."""
+
 _LOWERING = 4.0
 """What ν is divided by between two stages of a fit that begins with a larger one."""
 
@@ -226,17 +229,17 @@ class FullRankDKM(nn.Module):
                 raise InvalidInputError(
                     f"{name} must be a matrix, one row a point; got {shape}{images}"
                 )
+        noise = {name: options.pop(name) for name in _OF_NOISE if name in options}
+        for given, unused in ((likelihood, noise), (body, options)):
+            if given is not None and unused:
+                raise InvalidInputError(
+                    f"{', '.join(unused)} cannot be given together with {type(given).__name__},"
+                    " which has such options of its own; set them there"
+                )
         if likelihood is None:
             outputs = 1 if targets.ndim == 1 else targets.shape[1]
-            noise, learn_noise = options.pop("noise", 0.1), options.pop("learn_noise", False)
-            likelihood = Gaussian(outputs, noise=noise, learn_noise=learn_noise)
-        if body is None:
-            body = fully_connected_body(**options)
-        elif options:
-            raise InvalidInputError(
-                f"{', '.join(options)}: options of a likelihood and a body that are given are"
-                " those of their own layers; set them there"
-            )
+            likelihood = Gaussian(outputs, **{**_OF_NOISE, **noise})
+        body = fully_connected_body(**options) if body is None else body
         machine = cls(inputs.shape, body, likelihood)
         return machine.to(inputs.device).initialise(inputs, targets)
 
