@@ -4,8 +4,8 @@
 
 For two kernels, several depths and ν: what natural steps, L-BFGS and Adam take until the objective
 is within 1e-6 nats of the best that any of them finds. An evaluation is one of the objective with
-its gradient, those for products with the Hessian included. Seconds are CPU seconds of one thread,
-and include the objective of every iteration, for the history.
+its gradient, those for products with the Hessian included. Seconds are CPU seconds of one thread:
+those of the whole fit, times the share of its evaluations made until then.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def shown(run: Run, best: float) -> str:
     """What a run took until it was close to the best, or how far it was at its end."""
     for index, total in enumerate(run.totals):
         if total > best - CLOSE:
-            seconds = run.seconds * index / (len(run.totals) - 1)
+            seconds = run.seconds * run.evaluations[index] / run.evaluations[-1]
             return f"{index}, {run.evaluations[index]}, {seconds:.1f}"
     left = best - max(run.totals)
     return f">{len(run.totals) - 1}, {run.evaluations[-1]}, {run.seconds:.1f} ({left:.0e} left)"

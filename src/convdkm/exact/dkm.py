@@ -41,7 +41,7 @@ from convdkm.runtime.memory import available_memory
 
 Method = Literal["natural", "lbfgs", "adam"]
 
-MATRICES_OF_A_LAYER = 2 * MEMORY + 18
+MATRICES_OF_A_LAYER = 4 * MEMORY + 18
 """Matrices of the size of G that a Gram layer and the solver hold for it while they train."""
 
 _OF_NOISE: dict[str, Any] = {"noise": 0.1, "learn_noise": False}

@@ -12,6 +12,7 @@ those of the next iteration.
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import NamedTuple
 
@@ -25,6 +26,9 @@ MOST_PRODUCTS = 100
 
 MEMORY = 20
 """Directions whose curvature is kept for the next iteration."""
+
+Pairs = deque[tuple[Tensor, Tensor]]
+"""Directions d and products H d, the last ones."""
 
 _DIFFERENCE = 1e-6
 """The largest coordinate of a step of which gradients are differences."""
@@ -138,9 +142,9 @@ class _Curvature:
     def __init__(self) -> None:
         self.pairs: list[tuple[Tensor, Tensor, float]] = []
 
-    def learn(self, pairs: list[tuple[Tensor, Tensor]]) -> None:
+    def learn(self, pairs: Pairs) -> None:
         if len(pairs) > 3:
-            self.pairs = [(d, h, 1 / float(d @ h)) for d, h in pairs[-MEMORY:]]
+            self.pairs = [(d, h, 1 / float(d @ h)) for d, h in pairs]
 
     def __call__(self, vector: Tensor) -> Tensor:
         if not self.pairs:
@@ -196,9 +200,7 @@ def newton_steps(
         problem.move(origin)
 
 
-def _newton_step(
-    problem: _Problem, point: _Point, curvature: _Curvature
-) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+def _newton_step(problem: _Problem, point: _Point, curvature: _Curvature) -> tuple[Tensor, Pairs]:
     """About −H⁻¹g by conjugate gradients, up to where the curvature is not positive."""
 
     def product(direction: Tensor) -> Tensor:
@@ -207,7 +209,7 @@ def _newton_step(
 
     size = float(point.gradient.norm())
     step, residual = torch.zeros_like(point.gradient), -point.gradient
-    pairs: list[tuple[Tensor, Tensor]] = []
+    pairs: Pairs = deque(maxlen=MEMORY)
     if not size:
         return step, pairs
     direction = white = curvature(residual)
