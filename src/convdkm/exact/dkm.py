@@ -309,10 +309,12 @@ class FullRankDKM(nn.Module):
 
         ``"natural"`` takes Newton steps in the natural metric of each Gram matrix, damped so that
         the objective increases with each (:mod:`convdkm.exact.natural`). The posterior of a
-        likelihood that is not Gaussian, noise and hyperparameters of kernels are moved along. Where
-        ν is small there is more than one local maximum; a fit that begins at the kernels, with
-        :math:`G^\ell = K^\ell`, then lowers ν in stages down to its value. Steps of all stages
-        increase the objective itself, too.
+        likelihood that is not Gaussian, and its noise, are moved along. Hyperparameters of kernels
+        are not for these steps, and are refused: L-BFGS learns them.
+
+        Where ν is small there is more than one local maximum. A fit that begins at the kernels,
+        with :math:`G^\ell = K^\ell`, then lowers ν in stages down to its value. Steps of all
+        stages increase the objective itself, too.
 
         Args:
             steps: most iterations to make.
@@ -326,14 +328,7 @@ class FullRankDKM(nn.Module):
             The objective before the first iteration and after each, with the number of evaluations
             made.
         """
-        check_choice("method", method, Method)
-        if steps < 0:
-            raise InvalidInputError(f"the number of steps must not be negative, got {steps}")
-        if method == "natural" and learning_rate is not None:
-            raise InvalidInputError(
-                "natural steps find their own length; leave out learning_rate, or choose another"
-                f" method of {', '.join(get_args(Method))}"
-            )
+        self._check_fit(steps, method, learning_rate)
         parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
         with torch.no_grad():
             history = [self.objective()]
@@ -447,6 +442,33 @@ class FullRankDKM(nn.Module):
             yield from newton_steps(stage, self._coordinates(scale), enough, improved)
             scale = max(1.0, scale / _LOWERING)
         yield from newton_steps(value, self._coordinates(1.0), tolerance, improved)
+
+    def _check_fit(self, steps: int, method: Method, learning_rate: float | None) -> None:
+        """Raise unless a fit can be made so; natural steps are not made for all parameters."""
+        check_choice("method", method, Method)
+        if steps < 0:
+            raise InvalidInputError(f"the number of steps must not be negative, got {steps}")
+        if method != "natural":
+            return
+        if learning_rate is not None:
+            raise InvalidInputError(
+                "natural steps find their own length; leave out learning_rate, or choose another"
+                f" method of {', '.join(get_args(Method))}"
+            )
+        natural = (GramLayer, GPHead, Likelihood)
+        inside = [module for module in self.modules() if isinstance(module, natural)]
+        known = {parameter for module in inside for parameter in module.parameters()}
+        names = [
+            name
+            for name, parameter in self.named_parameters()
+            if parameter.requires_grad and parameter not in known
+        ]
+        if names:
+            raise InvalidInputError(
+                f"natural steps are for Gram matrices, posteriors and noise, but {', '.join(names)}"
+                " is to be learned, too; use fit(method='lbfgs') with Grams of"
+                " parameterisation='whitened', and requires_grad_(False) for natural steps after it"
+            )
 
     def _coordinates(self, scale: float) -> list[Coordinates]:
         """Coordinates of all that is learned, with the curvature that its terms have."""
