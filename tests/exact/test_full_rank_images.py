@@ -384,6 +384,8 @@ def test_errors():
     wrong = dkm.Sequential(Convolution(3), dkm.GramLayer(12), dkm.GlobalAveragePool())
     with pytest.raises(dkm.GramError, match=r"layer 'body\.1'.*3 training images of 12.*have 36"):
         FullRankDKM.from_data(x, y, body=wrong)
+    with pytest.raises(dkm.InvalidInputError, match="each length of space must be a positive"):
+        FullRankDKM((3, 2, 4, 0), network(1.0), dkm.Gaussian(1))
     one = LearnedGram()
     twice = dkm.Sequential(one, dkm.ArcCosine(), one, dkm.GlobalAveragePool())
     with pytest.raises(dkm.InvalidInputError, match=r"'body\.2'.*stands in two places"):

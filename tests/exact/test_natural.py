@@ -232,3 +232,22 @@ def test_a_step_into_what_cannot_be_worked_out_is_made_shorter():
     assert min(seen) <= 0
     assert steps < 12
     assert place.item() == pytest.approx(0.1, rel=1e-6)
+
+
+def test_a_fit_that_cannot_go_on_says_so(caplog):
+    """An objective whose gradient is wrong: no step along it pays."""
+
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return -x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    place = nn.Parameter(torch.tensor(1.0, dtype=torch.float64))
+    caplog.set_level("INFO", logger="convdkm.exact.natural")
+    assert list(newton_steps(lambda: Wrong.apply(place), [Coordinates(place, 1.0)], 1e-9)) == []
+    assert place.item() == 1
+    assert "no step increases the objective; the last promised 5.0e-01" in caplog.text

@@ -186,7 +186,8 @@ class FullRankDKM(nn.Module):
             raise InvalidInputError(
                 f"shape must be (P, N0) for vectors or (P, C, *space) for images, got {shape!r}"
             )
-        for name, length in zip(("num_points", "in_features"), shape, strict=False):
+        names = ("num_points", "in_features", *("each length of space",) * (len(shape) - 2))
+        for name, length in zip(names, shape, strict=True):
             check_positive(**{name: length})
         self.body = _sized(copy.deepcopy(body), tuple(shape))
         self.likelihood = likelihood

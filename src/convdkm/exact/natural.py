@@ -11,6 +11,7 @@ those of the next iteration.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
@@ -20,6 +21,8 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.errors import ConvDKMError
+
+_LOG = logging.getLogger(__name__)
 
 MOST_PRODUCTS = 100
 """Products with the Hessian in one iteration."""
@@ -190,6 +193,7 @@ def newton_steps(
             share = min(1.0, longest / length) if length else 0.0
             found = _search(problem, point, step, slope, share, accepts)
             if found is None:
+                _LOG.info("no step increases the objective; the last promised %.1e", -slope / 2)
                 return
             longest = max(1.0, 4 * length * found[0])
             point = problem.anchored(found[1])
