@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
     [
         ("README.md", 6),
         ("docs/guide.md", 14),
-        ("docs/exact.md", 4),
+        ("docs/exact.md", 6),
         ("docs/finite-width.md", 6),
         ("docs/running.md", 4),
         ("docs/predicting.md", 4),

@@ -1,13 +1,14 @@
 """Full-rank machines: exact, cubic in the number of points, and the truth the sparse ones meet."""
 
 from convdkm.exact.conv import ExactKernel, propagate
-from convdkm.exact.dkm import ExactObjective, FullRankDKM
+from convdkm.exact.dkm import ExactObjective, FullRankDKM, fully_connected_body
 from convdkm.exact.finite import FiniteWidthDGP, PriorSample, wishart_log_density
 from convdkm.exact.layers import (
     Convolution,
     Dense,
     GlobalSumPool,
     LayerNorm,
+    LearnedGram,
     Pooling,
     Residual,
 )
@@ -24,10 +25,12 @@ __all__ = [
     "GPRegression",
     "GlobalSumPool",
     "LayerNorm",
+    "LearnedGram",
     "Pooling",
     "PriorSample",
     "Residual",
     "SpatialGram",
+    "fully_connected_body",
     "propagate",
     "wishart_log_density",
 ]

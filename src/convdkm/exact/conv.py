@@ -114,12 +114,7 @@ def _(layer: VectorInput | Mix, gram: SpatialGram) -> SpatialGram:
 
 @propagate.register
 def _(layer: GramLayer, gram: SpatialGram) -> SpatialGram:
-    if not layer.is_nngp:
-        raise InvalidInputError(
-            f"a Gram layer with nu={layer.nu:g} learns its Gram of inducing points; the exact"
-            " kernel is that of nu=inf"
-        )
-    return gram
+    return gram.learned(layer)
 
 
 @propagate.register

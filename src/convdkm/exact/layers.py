@@ -14,9 +14,10 @@ from typing import ClassVar, Literal
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice
+from convdkm.choices import Parameterisation
 from convdkm.errors import GramError, InvalidInputError
 from convdkm.exact.spatial import SpatialGram
-from convdkm.layers import Layer, Plan, Window
+from convdkm.layers import GramLayer, Layer, Plan, Window
 from convdkm.ops.window import Padding, Reduction, Size
 
 FITTED = ("tf-same", "circular")
@@ -290,6 +291,47 @@ class Residual(ExactLayer):
         if not branches:
             raise InvalidInputError("a Residual needs at least one branch")
         self.branches = nn.ModuleList(branches)
+
+
+class LearnedGram(ExactLayer):
+    r"""A learned Gram matrix of all places of all training images; for :class:`FullRankDKM`.
+
+    The machine, which knows how many places there are, puts a :class:`convdkm.GramLayer` of that
+    size in its place. In an :class:`ExactKernel` ν must be infinite, and the layer does nothing.
+
+    Args:
+        nu: weight ν of the divergence of G from the kernel K, from 0 to infinity, where G = K.
+        parameterisation: ``"direct"``, a factor of G, or ``"whitened"``, one relative to K.
+        initial_scale: α², G starts at α² K.
+    """
+
+    instead = "GramLayer"
+
+    def __init__(
+        self,
+        nu: float = 1.0,
+        *,
+        parameterisation: Parameterisation = "direct",
+        initial_scale: float = 1.0,
+    ) -> None:
+        super().__init__()
+        self.options = {"parameterisation": parameterisation, "initial_scale": initial_scale}
+        self.nu = self.of_size(1, nu).nu
+
+    def of_size(self, size: int, nu: float | None = None) -> GramLayer:
+        """The Gram layer of a matrix of so many rows."""
+        return GramLayer(size, self.nu if nu is None else nu, **self.options)  # type: ignore[arg-type]
+
+    @property
+    def is_nngp(self) -> bool:
+        """ν is infinite: G = K, with nothing to learn."""
+        return math.isinf(self.nu)
+
+    def of_gram(self, gram: SpatialGram) -> SpatialGram:
+        return gram.learned(self)
+
+    def extra_repr(self) -> str:
+        return f"nu={self.nu:g}, parameterisation={self.options['parameterisation']!r}"
 
 
 def _check_variances(layer: str, weight_variance: float, bias_variance: float) -> None:

@@ -15,8 +15,11 @@ from convdkm.errors import GramError, InvalidInputError
 from convdkm.kernels import Linear
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from convdkm.exact.layers import LearnedGram
     from convdkm.kernels import Kernel
-    from convdkm.layers import Window
+    from convdkm.layers import GramLayer, Window
     from convdkm.ops.window import Reduction
 
 
@@ -75,7 +78,7 @@ class SpatialGram:
             raise GramError(f"{shape[0]} and {shape[1]} images cannot be the same ones")
 
     @classmethod
-    def of_images(cls, images: Tensor, others: Tensor | None = None) -> SpatialGram:
+    def of_images(cls, images: Tensor, others: Tensor | None = None) -> Self:
         r"""The Gram of pixels, :math:`\tfrac1C \sum_c x_{ir,c}\, x'_{js,c}` (Eq. 10).
 
         Args:
@@ -128,6 +131,13 @@ class SpatialGram:
         places = math.prod(self.space)
         blocks = self.cross.reshape(left, right, places, places)
         return blocks.transpose(1, 2).reshape(left * places, right * places)
+
+    def blocks(self, matrix: Tensor) -> Tensor:
+        """A matrix as that of :meth:`matrix`, in the shape of ``cross``."""
+        left, right = self.cross.shape[:2]
+        places = math.prod(self.space)
+        blocks = matrix.reshape(left, places, right, places).transpose(1, 2)
+        return blocks.reshape(self.cross.shape)
 
     # -- operations ----------------------------------------------------------------------------
 
@@ -299,6 +309,15 @@ class SpatialGram:
         made = self._tied(cross, inside(self.left, left), inside(self.right, right))
         return made if self.ntk is None else replace(made, ntk=self.ntk * rows * columns)
 
+    def learned(self, layer: GramLayer | LearnedGram) -> SpatialGram:
+        """What a Gram layer does: nothing where ν is infinite, and else it needs a machine."""
+        if not layer.is_nngp:
+            raise InvalidInputError(
+                f"a Gram layer with nu={layer.nu:g} learns its Gram; the exact kernel is that of"
+                " nu=inf, and FullRankDKM learns Grams of all training images"
+            )
+        return self
+
     def with_variances(self, change: Callable[[Tensor], Tensor]) -> SpatialGram:
         """Change the variance of every place, and no covariance: noise of each place's own.
 
@@ -337,13 +356,14 @@ class SpatialGram:
 
     def _joined(self, other: SpatialGram, join: Callable[[Tensor, Tensor], Tensor]) -> SpatialGram:
         """Blocks of two Grams joined; the NTK where both have one."""
-        return SpatialGram(
-            join(self.cross, other.cross),
-            join(self.left, other.left),
-            join(self.right, other.right),
-            self.same,
-            None if self.ntk is None or other.ntk is None else join(self.ntk, other.ntk),
-            self.gaussian and other.gaussian,
+        tangents = self.ntk is not None and other.ntk is not None
+        return replace(
+            self,
+            cross=join(self.cross, other.cross),
+            left=join(self.left, other.left),
+            right=join(self.right, other.right),
+            ntk=join(self.ntk, other.ntk) if tangents else None,  # type: ignore[arg-type]
+            gaussian=self.gaussian and other.gaussian,
         )
 
     def _tied(self, cross: Tensor, left: Tensor, right: Tensor) -> SpatialGram:
