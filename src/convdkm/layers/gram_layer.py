@@ -14,7 +14,7 @@ from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer, require_inducing
 from convdkm.numerics import cholesky
-from convdkm.ops.base import IdentityPlan, LayerKL, Plan
+from convdkm.ops.base import IdentityPlan, Plan
 from convdkm.ops.gram import GramPlan
 from convdkm.ops.inducing import learned_gram
 
@@ -112,16 +112,7 @@ class GramLayer(Layer):
             turned=turned,
             full=self.full,
         )
-        value = learned.kl if self.nu else learned.kl.detach()
-        return GramPlan(
-            learned.ii,
-            {"": LayerKL(value, self.nu)},
-            whitening=learned.whitening,
-            spread=learned.spread,
-            factor=learned.factor,
-            orthogonal=turned,
-            compiled=self.compiled,
-        )
+        return GramPlan(learned, self.nu, orthogonal=turned, compiled=self.compiled)
 
     @torch.no_grad()
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:

@@ -225,3 +225,12 @@ def part(index: int) -> Iterator[None]:
     except ConvDKMError as error:
         error.part += index
         raise
+
+
+def require_shape(what: str, made_for: Sequence[int], incoming: Sequence[int]) -> None:
+    """Raise unless what a layer has for every place has the shape that a Gram asks for."""
+    if tuple(made_for) != tuple(incoming):
+        raise GramError(
+            f"this layer has {what} of shape {tuple(made_for)}, but the incoming Gram needs"
+            f" {tuple(incoming)}; were the images of another size?"
+        )

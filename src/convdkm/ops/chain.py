@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from convdkm.errors import GramError, located
 from convdkm.ops import fuse
 from convdkm.ops.base import Blocks, IdentityPlan, LayerKL, Operation, Plan, constant
-from convdkm.ops.fork import every, forked
 from convdkm.ops.fuse import Step
+from convdkm.ops.window import every
+from convdkm.runtime.maps import channels_last
 
 _APART: ContextVar[bool] = ContextVar("apart", default=False)
 
@@ -201,3 +203,27 @@ def _sum(
     if short_factor is not None:
         return torch.addcmul(body, short, short_factor.to(body.dtype))
     return body + short
+
+
+def forked(maps: Tensor, strides: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The map ``(N, P, *space)`` itself and every so-many-th place of it.
+
+    The gradients of both are added where they meet: a slice by itself would have its gradient
+    written into a map of zeros first.
+    """
+    whole, part = _Forked.apply(maps, tuple(strides))
+    return whole, part
+
+
+class _Forked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        ctx.strides = strides
+        return maps.view_as(maps), channels_last(every(maps, strides))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_whole: Tensor, by_part: Tensor) -> Any:
+        total = by_whole.clone()
+        every(total, ctx.strides).add_(by_part)
+        return total, None

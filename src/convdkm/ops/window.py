@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from convdkm.errors import GramError, InvalidInputError
 from convdkm.numerics import mix
-from convdkm.ops.fork import every
 from convdkm.runtime.maps import without_autocast
 
 Size = int | Sequence[int]
@@ -39,6 +38,12 @@ def _per_axis(name: str, value: Size, ndim: int, least: int) -> tuple[int, ...]:
             f"{name} must be an integer or {ndim} integers, each at least {least}; got {value!r}"
         )
     return values
+
+
+def every(values: Tensor, strides: Sequence[int]) -> Tensor:
+    """Every so-many-th place of ``(..., *space)``, from the first on."""
+    first = values.ndim - len(strides)
+    return values[(slice(None),) * first + tuple(slice(None, None, stride) for stride in strides)]
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,7 @@ class Window:
         if self.is_point:
             # Not by conv2d: with a stride and few channels stored last, oneDNN's backward pass
             # writes outside its memory (seen with torch 2.13).
-            return mix(weight.flatten(1), self.corners(maps))
+            return mix(weight.flatten(1), every(maps, self.stride))
         before = tuple(pair[0] for pair in self.padding)
         if not self.is_symmetric:
             maps, before = self.pad(maps), (0,) * self.ndim
@@ -138,10 +143,6 @@ class Window:
     def is_symmetric(self) -> bool:
         """As many zeros before every axis as after it."""
         return all(before == after for before, after in self.padding)
-
-    def corners(self, maps: Tensor) -> Tensor:
-        """``(N, P, *space)`` at the first place of every window; for windows without padding."""
-        return every(maps, self.stride)
 
     def convolve_backward(
         self, grad: Tensor, maps: Tensor, weight: Tensor, needs_weight: bool = True
@@ -180,9 +181,8 @@ class Window:
             self.require_space(values.shape[1:])
             pool = _AVERAGES[self.ndim]
             return pool(values, self.size, self.stride, pads, False, not inside)
-        if inside:
-            return self.sum(values) / self.counts(values.shape[1:], values).clamp(min=1)
-        return self.sum(values) / self.count
+        counts = self.counts(values.shape[1:], values).clamp(min=1) if inside else self.count
+        return self.sum(values) / counts
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of ``(N, *space)`` over every window; zero outside the image."""
@@ -229,27 +229,27 @@ class Window:
         padded = self.pad(maps)
         output = self.output_space(maps.shape[2:])
         corner = torch.unravel_index(places, output)
-        index: list[Tensor] = [images.reshape(-1, *(1,) * self.ndim)]
-        for axis in range(self.ndim):
-            offsets = torch.arange(self.size[axis], device=maps.device) * self.dilation[axis]
-            shape = [-1] + [1] * self.ndim
-            along = [1] * (self.ndim + 1)
-            along[axis + 1] = -1
-            start = corner[axis].reshape(shape) * self.stride[axis]
-            index.append(start + offsets.reshape(along))
-        gathered = padded.movedim(1, -1)[tuple(index)]
-        return gathered.movedim(-1, 1)
+        column = (-1, *(1,) * self.ndim)
+        offsets = torch.meshgrid(
+            *(torch.arange(size, device=maps.device) for size in self.size), indexing="ij"
+        )
+        index = [
+            start.reshape(column) * stride + dilation * offset
+            for start, stride, dilation, offset in zip(
+                corner, self.stride, self.dilation, offsets, strict=True
+            )
+        ]
+        return padded.movedim(1, -1)[(images.reshape(column), *index)].movedim(-1, 1)
 
     def __str__(self) -> str:
         parts = [f"kernel_size={self.size}"]
-        if any(s != 1 for s in self.stride):
+        if set(self.stride) != {1}:
             parts.append(f"stride={self.stride}")
-        if any(d != 1 for d in self.dilation):
+        if set(self.dilation) != {1}:
             parts.append(f"dilation={self.dilation}")
-        if any(any(pair) for pair in self.padding):
-            symmetric = all(a == b for a, b in self.padding)
-            shown = tuple(a for a, _ in self.padding) if symmetric else self.padding
-            parts.append(f"padding={shown}")
+        if any(map(any, self.padding)):
+            zeros = tuple(a for a, _ in self.padding) if self.is_symmetric else self.padding
+            parts.append(f"padding={zeros}")
         return ", ".join(parts)
 
 
