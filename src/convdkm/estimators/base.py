@@ -24,6 +24,15 @@ from convdkm.prediction import ClassPrediction, Prediction
 from convdkm.training.batches import Batches
 from convdkm.training.loop import Trainer
 
+try:
+    from sklearn.utils.validation import validate_data
+except ImportError:  # scikit-learn before 1.6
+
+    def validate_data(_estimator: Any, /, *arrays: Any, **options: Any) -> Any:
+        """Check arrays, and remember or compare their features."""
+        return _estimator._validate_data(*arrays, **options)
+
+
 PREDICTED_AT_ONCE = 1000
 FORMAT = "_parameters_version"
 """In a pickle: which version of the parameters it holds; those of version 1 do not say so."""
@@ -59,12 +68,12 @@ class MachineEstimator(BaseEstimator):
 
     def _train(self, model: DeepKernelMachine, batches: Batches, recipe: Recipe) -> None:
         """Train a machine that is initialised."""
+        recipe = recipe.model_copy(update={"evaluate_every": 0})  # there is no test set
         sinks = []
         if self.verbose:
             from convdkm.training.view import TerminalSink
 
             sinks.append(TerminalSink())
-        recipe = recipe.model_copy(update={"evaluate_every": 0})  # there is no test set
         trainer = Trainer(model, batches, recipe, sinks=sinks)
         with trainer.sinks:
             trainer.run(trainer.info(type(self).__name__))
@@ -117,9 +126,7 @@ class MachineClassifier(ClassifierMixin, MachineEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of every sample."""
-        best = self.predict_log_proba(X).argmax(1)
-        labels: NDArray[Any] = self.classes_[best]
-        return labels
+        return np.take(self.classes_, self.predict_log_proba(X).argmax(1))
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probability of every class, in the order of ``classes_``."""

@@ -16,8 +16,13 @@ from torch import Tensor
 from convdkm.architectures import fully_connected
 from convdkm.choices import LikelihoodName
 from convdkm.config import Recipe
-from convdkm.estimators.base import MachineClassifier, MachineEstimator, distinct, epochs_of
-from convdkm.estimators.compat import validate_data
+from convdkm.estimators.base import (
+    MachineClassifier,
+    MachineEstimator,
+    distinct,
+    epochs_of,
+    validate_data,
+)
 from convdkm.kernels import KERNELS, Kernel
 from convdkm.options import Nu, Options, PositiveInt
 from convdkm.prediction import RealPrediction
@@ -42,17 +47,9 @@ class VectorOptions(Options):
 class _OnVectors(MachineEstimator):
     """Base class of the estimators on vectors."""
 
-    inducing: int
-    depth: int
-    nu: float | Sequence[float]
     kernel: str | Kernel
     standardise: bool
     epochs: int | None
-    batch_size: int
-    learning_rate: float
-    precision: str
-    device: str
-    n_features_in_: int
 
     def _fit_vectors(
         self, X: NDArray[np.float64], targets: Tensor, num_outputs: int, likelihood: LikelihoodName
@@ -69,6 +66,7 @@ class _OnVectors(MachineEstimator):
         inducing = min(options.inducing, len(first))
         recipe = self._recipe(len(inputs))
         device, dtype = find_device(recipe.device), dtype_of(recipe)
+        first = first.to(device)
         with torch.random.fork_rng(devices=[]):  # machines draw their first weights when built
             torch.manual_seed(recipe.seed)
             model = fully_connected(
@@ -83,13 +81,8 @@ class _OnVectors(MachineEstimator):
                 dtype=dtype,
             ).to(device)
         batches = Batches.of(recipe, inputs.to(device, dtype), targets.to(device))
-        first = first.to(device)
-        model.initialise(
-            batches.images[first],
-            batches.targets[first],
-            seed=recipe.seed,
-            max_images=max(INITIALISING_SAMPLES, inducing),
-        )
+        samples, most = batches.images[first], max(INITIALISING_SAMPLES, inducing)
+        model.initialise(samples, batches.targets[first], seed=recipe.seed, max_images=most)
         self._train(model, batches, recipe)
 
     def _recipe(self, count: int) -> Recipe:
