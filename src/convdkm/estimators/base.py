@@ -24,15 +24,6 @@ from convdkm.prediction import ClassPrediction, Prediction
 from convdkm.training.batches import Batches
 from convdkm.training.loop import Trainer
 
-try:
-    from sklearn.utils.validation import validate_data
-except ImportError:  # scikit-learn before 1.6
-
-    def validate_data(_estimator: Any, /, *arrays: Any, **options: Any) -> Any:
-        """Check arrays, and remember or compare their features."""
-        return _estimator._validate_data(*arrays, **options)
-
-
 PREDICTED_AT_ONCE = 1000
 FORMAT = "_parameters_version"
 """In a pickle: which version of the parameters it holds; those of version 1 do not say so."""
@@ -79,6 +70,14 @@ class MachineEstimator(BaseEstimator):
             trainer.run(trainer.info(type(self).__name__))
         self.model_ = model.eval().requires_grad_(False)
         self.epochs_ = recipe.epochs
+
+    def _validated(self, *arrays: Any, **options: Any) -> Any:
+        """Arrays as scikit-learn checks them; their features are remembered or compared."""
+        try:
+            from sklearn.utils.validation import validate_data
+        except ImportError:  # a method before version 1.6
+            return self._validate_data(*arrays, **options)
+        return validate_data(self, *arrays, **options)
 
     def _drawn_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -16,13 +16,7 @@ from torch import Tensor
 from convdkm.architectures import fully_connected
 from convdkm.choices import LikelihoodName
 from convdkm.config import Recipe
-from convdkm.estimators.base import (
-    MachineClassifier,
-    MachineEstimator,
-    distinct,
-    epochs_of,
-    validate_data,
-)
+from convdkm.estimators.base import MachineClassifier, MachineEstimator, distinct, epochs_of
 from convdkm.kernels import KERNELS, Kernel
 from convdkm.options import Nu, Options, PositiveInt
 from convdkm.prediction import RealPrediction
@@ -97,7 +91,7 @@ class _OnVectors(MachineEstimator):
         return recipe.model_copy(update={"batch_size": batch_size, "epochs": epochs})
 
     def _inputs(self, X: Any) -> Tensor:
-        return self._prepared(validate_data(self, X, dtype=np.float64, reset=False))
+        return self._prepared(self._validated(X, dtype=np.float64, reset=False))
 
     def _prepared(self, X: NDArray[np.float64]) -> Tensor:
         """Standardised, with a constant feature, by which functions need not vanish at zero."""
@@ -159,7 +153,7 @@ class DKMClassifier(MachineClassifier, _OnVectors):
 
     def fit(self, X: Any, y: Any) -> DKMClassifier:
         """Train a new machine on vectors ``(N, features)`` and their labels ``(N,)``."""
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = self._validated(X, y, dtype=np.float64)
         labels = self._encoded(y)
         self._fit_vectors(X, labels, len(self.classes_), "categorical")
         return self
@@ -209,7 +203,7 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
 
     def fit(self, X: Any, y: Any) -> DKMRegressor:
         """Train a new machine on vectors ``(N, features)`` and targets ``(N,)`` or ``(N, D)``."""
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        X, y = self._validated(X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self._one_target = y.ndim == 1
         columns = y.reshape(len(y), -1).astype(np.float64)
         self.target_scaler_ = StandardScaler().fit(columns)

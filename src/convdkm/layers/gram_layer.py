@@ -124,12 +124,9 @@ class GramLayer(Layer):
             self.factor.copy_(self.divisor * self.initial_scale**0.5 * start)
             if self.log_scale is not None:
                 self.log_scale.zero_()
-            self._set_ready(True)
+            self._ready = True
+            self.initialised.fill_(True)
         return self(gram)
-
-    def _set_ready(self, ready: bool) -> None:
-        self._ready = ready
-        self.initialised.fill_(ready)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,10 +1,9 @@
 r"""What an operation is, and the plan of a layer: its map of the data blocks.
 
-Because operations are values, neighbours can be merged before any data is seen: one that begins
-with a left-multiplication of :math:`G_{it}` gives it away (:meth:`Operation.split`), and the one
-before takes it into its own weights (:meth:`Operation.premultiplied`). That is how the whitening
-:math:`L^{-1}` of a Gram layer becomes part of the convolution that precedes it. Which of them do
-their work in one go is said in :mod:`convdkm.ops.fuse`.
+Neighbours are merged before any data is seen: an operation that begins with a left-multiplication
+of :math:`G_{it}` gives it away (:meth:`Operation.split`), and the one before takes it into its
+weights (:meth:`Operation.premultiplied`). That is how the whitening :math:`L^{-1}` of a Gram layer
+becomes part of the convolution that precedes it; :mod:`convdkm.ops.fuse` decides what is merged.
 """
 
 from __future__ import annotations
@@ -131,10 +130,10 @@ for _name, _value in vars(nn.Module()).items():
 def constant(module: Module) -> Module:
     """A module that nobody else changes, with buffers in place of its parameters."""
     if isinstance(module, Operation) and not is_frozen(module):
-        own = dict(vars(module))
+        attributes = dict(vars(module))
         vars(module).clear()
         nn.Module.__init__(module)
-        for name, value in own.items():
+        for name, value in attributes.items():
             if name not in _OF_TRAINING:
                 _set_constant(module, name, value)
     for part in module.children():

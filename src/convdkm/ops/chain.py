@@ -23,7 +23,7 @@ _APART: ContextVar[bool] = ContextVar("apart", default=False)
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Inside the block no operation takes over the work of another: each layer has its own."""
+    """Inside the block operations are not fused: each layer has an operation of its own."""
     token = _APART.set(True)
     try:
         yield
@@ -80,10 +80,10 @@ class Chain(Plan):
         """The chain cut before and after every skip connection: parts worth recomputing."""
         parts: list[list[Step]] = [[]]
         for step in self.steps:
-            alone = isinstance(step[1], SkipPlan)
-            if alone or (parts[-1] and isinstance(parts[-1][-1][1], SkipPlan)):
-                parts.append([])
-            parts[-1].append(step)
+            if isinstance(step[1], SkipPlan):
+                parts += [[step], []]
+            else:
+                parts[-1].append(step)
         return [Chain(steps, steps[-1][1].ii, {}) for steps in parts if steps]
 
     def premultiplied(self, matrix: Tensor) -> Chain | None:
@@ -174,8 +174,8 @@ class SkipPlan(Plan):
 
     def combined(self, body: Blocks, short: Blocks) -> Blocks:
         """The blocks that leave it, from those that leave its sides."""
-        own = torch.lerp(short[1], body[1], self.weight.to(body[1].dtype))
-        return _sum(body[0], self.body_factor, short[0], self.short_factor), own
+        variance = torch.lerp(short[1], body[1], self.weight.to(body[1].dtype))
+        return _sum(body[0], self.body_factor, short[0], self.short_factor), variance
 
     def frozen(self, **changes: Any) -> Operation:
         for name in ("body", "shortcut"):

@@ -95,12 +95,16 @@ class Window:
     def output_space(self, space: Sequence[int]) -> tuple[int, ...]:
         """Shape of the grid that the window's positions form on a grid of shape ``space``."""
         self.require_space(space)
-        return tuple(
-            (s + before + after - d * (k - 1) - 1) // stride + 1
-            for s, (before, after), d, k, stride in zip(
-                space, self.padding, self.dilation, self.size, self.stride, strict=True
-            )
-        )
+        return tuple(self.positions(axis, length) for axis, length in enumerate(space))
+
+    def positions(self, axis: int, length: int) -> int:
+        """How many places the window takes along an axis of that length."""
+        free = length + sum(self.padding[axis]) - self.extent(axis)
+        return free // self.stride[axis] + 1
+
+    def extent(self, axis: int) -> int:
+        """Places from the first of the window to its last along an axis."""
+        return self.dilation[axis] * (self.size[axis] - 1) + 1
 
     def require_space(self, space: Sequence[int]) -> None:
         """Raise unless the window fits a grid of shape ``space``."""
@@ -108,12 +112,12 @@ class Window:
             raise GramError(
                 f"this layer works on {self.ndim}-D data, got a grid of shape {tuple(space)}"
             )
-        for axis, s in enumerate(space):
-            extent = self.dilation[axis] * (self.size[axis] - 1) + 1
-            if s + sum(self.padding[axis]) < extent:
+        for axis, length in enumerate(space):
+            padded = length + sum(self.padding[axis])
+            if padded < self.extent(axis):
                 raise GramError(
-                    f"the filter spans {extent} places along axis {axis}, but the grid"
-                    f" {tuple(space)} with its padding has only {s + sum(self.padding[axis])}"
+                    f"the filter spans {self.extent(axis)} places along axis {axis}, but the grid"
+                    f" {tuple(space)} with its padding has only {padded}"
                 )
 
     def pad(self, maps: Tensor) -> Tensor:
@@ -148,18 +152,11 @@ class Window:
         self, grad: Tensor, maps: Tensor, weight: Tensor, needs_weight: bool = True
     ) -> tuple[Tensor, Tensor | None]:
         """Gradients of :meth:`convolve` by maps and weight; for symmetric padding."""
+        pads = tuple(before for before, _ in self.padding)
+        not_transposed, groups = (False, (0,) * self.ndim), 1
+        geometry = (self.stride, pads, self.dilation, *not_transposed, groups)
         by_maps, by_weight, _ = torch.ops.aten.convolution_backward(
-            grad,
-            maps,
-            weight,
-            None,
-            self.stride,
-            tuple(before for before, _ in self.padding),
-            self.dilation,
-            False,
-            (0,) * self.ndim,
-            1,
-            (True, needs_weight, False),
+            grad, maps, weight, None, *geometry, (True, needs_weight, False)
         )
         return by_maps, by_weight if needs_weight else None
 
@@ -268,9 +265,9 @@ def _along_axis(  # noqa: PLR0917
     device: torch.device,
 ) -> Tensor:
     """The matrix ``(outgoing, incoming)`` that sums or averages over windows along one axis."""
-    before, after = window.padding[axis]
-    size, stride, dilation = window.size[axis], window.stride[axis], window.dilation[axis]
-    count = (length + before + after - dilation * (size - 1) - 1) // stride + 1
+    before, size = window.padding[axis][0], window.size[axis]
+    stride, dilation = window.stride[axis], window.dilation[axis]
+    count = window.positions(axis, length)
     with torch.inference_mode(False):
         matrix = torch.zeros(count, length, dtype=torch.float64)
         for place in range(count):
