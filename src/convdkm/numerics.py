@@ -161,7 +161,7 @@ def inverse_of_lower(factor: Float[Tensor, "*batch P P"]) -> Float[Tensor, "*bat
     return torch.linalg.solve_triangular(factor, identity, upper=False)
 
 
-def inverse(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
+def inverse_of_square(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
     """Inverse of a square matrix."""
     return torch.linalg.inv(matrix)
 

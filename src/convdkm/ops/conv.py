@@ -19,19 +19,9 @@ from convdkm.ops.window import Window
 from convdkm.runtime.maps import mean_squares
 
 
-def window_variance(window: Window, tt: Tensor, border: Border) -> Tensor:
-    r"""Γ_tt: the mean of the variances in each window (appendix B.3).
-
-    ``border="zero"`` divides by all D places, those outside the image counting as zero, as the
-    paper's Γ does; ``"inside"`` divides by the number of places inside, as the published runs did.
-    """
-    return window.mean(tt, inside=border == "inside")
-
-
 def window_covariance(window: Window, between: Tensor, border: Border) -> Tensor:
-    """The same for covariances between images, ``(N1, N2, *space)``."""
-    pairs = window_variance(window, between.flatten(0, 1), border)
-    return pairs.unflatten(0, between.shape[:2])
+    """Means over windows of covariances between images, ``(N1, N2, *space)``."""
+    return window.mean(between.flatten(0, 1), border).unflatten(0, between.shape[:2])
 
 
 class ConvPlan(Plan):
@@ -86,7 +76,7 @@ class ConvPlan(Plan):
         self, tt: Tensor, dtype: torch.dtype, slope: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """The weights ``· slope``, and the outgoing variances, both normalised."""
-        tt = window_variance(self.window, tt, self.border)
+        tt = self.window.mean(tt, self.border)
         tt = tt if self.factor is None else tt * self.factor
         scale: Tensor | None = None
         if self.norm is not None:
@@ -148,7 +138,7 @@ class PatchesPlan(Operation):
 
     def data(self, inputs: Tensor) -> Blocks:
         it = self.window.convolve(inputs, self.weight.to(inputs.dtype))
-        return it, window_variance(self.window, mean_squares(inputs), self.border)
+        return it, self.window.mean(mean_squares(inputs), self.border)
 
     def covariance(self, left: Tensor, right: Tensor) -> Tensor:
         """The first covariances between images at the same place."""

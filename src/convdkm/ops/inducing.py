@@ -17,8 +17,8 @@ from convdkm.numerics import (
     eigenvectors,
     gradient_of_factorised,
     inverse_of_lower,
+    inverse_of_square,
 )
-from convdkm.numerics import inverse as inverse_of
 from convdkm.ops.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
 
 if TYPE_CHECKING:
@@ -334,7 +334,7 @@ class _LearnedGram(torch.autograd.Function):
             weight = scalar(by_kl)
             by_spread = by_spread + spread * weight
             if ctx.full:
-                by_spread = by_spread - inverse_of(spread).T * weight
+                by_spread = by_spread - inverse_of_square(spread).T * weight
             else:
                 by_spread.diagonal().sub_(spread.diagonal().reciprocal().mul_(weight))
         if by_ii is not None:

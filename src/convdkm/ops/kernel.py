@@ -12,6 +12,9 @@ from convdkm.ops.conv import ConvPlan
 from convdkm.ops.inducing import noisy
 from convdkm.ops.scalars import affine
 
+Variances = tuple[float, float]
+"""The relative and the absolute variance of a noise."""
+
 
 class NoisePlan(Plan):
     """Adds white noise to the variances; the covariances pass through."""
@@ -40,22 +43,17 @@ class KernelPlan(Plan):
     """
 
     inducing: Tensor | None
-    jitter: tuple[float, float] | None = None  # predictor files of earlier versions have none
+    jitter: Variances | None = None  # predictor files of earlier versions have none
 
     def __init__(
-        self,
-        kernel: Any,
-        ii: Tensor,
-        *,
-        joins: bool = False,
-        jitter: tuple[float, float] | None = None,
+        self, kernel: Any, ii: Tensor, *, joins: bool = False, jitter: Variances | None = None
     ) -> None:
         if jitter is not None:
             ii = noisy(ii, *jitter)
         inducing = ii.diagonal()
         super().__init__(torch.diagonal_scatter(kernel.between(ii), kernel.variance(inducing)))
         self.kernel, self.joins, self.inducing = kernel, joins, inducing
-        self.noises: tuple[tuple[float, float], ...] = ()
+        self.noises: tuple[Variances, ...] = ()
         self.jitter = jitter
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from convdkm.choices import Border
 from convdkm.errors import GramError, InvalidInputError
 from convdkm.numerics import mix
 from convdkm.runtime.maps import without_autocast
@@ -160,11 +161,13 @@ class Window:
         )
         return by_maps, by_weight if needs_weight else None
 
-    def mean(self, values: Tensor, *, inside: bool = False) -> Tensor:
-        """Mean of ``(N, *space)`` over every window, zero outside the image.
+    def mean(self, values: Tensor, border: Border) -> Tensor:
+        r"""Mean of ``(N, *space)`` over every window: Γ_tt from Ω_tt (appendix B.3).
 
-        With ``inside`` it is the mean over the places that lie inside the image.
+        ``border="zero"`` divides by all D places, those outside the image counting as zero, as the
+        paper's Γ does; ``"inside"`` divides by the places inside, as the published runs did.
         """
+        inside = border == "inside"
         if _is_small(values):
             return self._reduced(values, "inside" if inside else "mean")
         pads = tuple(before for before, _ in self.padding)
