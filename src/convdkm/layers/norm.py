@@ -91,11 +91,8 @@ class RunningStatistics(LazyState):
     ) -> Tensor:
         """The statistic to use: of the batch in training, and the running one in evaluation.
 
-        Args:
-            name: of the buffer that holds the running average.
-            dtype: of the result.
-            shape: what it must be, where that is known.
-            batch: works out the statistic of the batch; the running one is used without.
+        The running average is in the buffer ``name``, whose shape is checked if ``shape`` is given.
+        ``batch`` works out the statistic of the batch; without it the running one is used.
         """
         running: Tensor | None = getattr(self, name)
         needed = self.training or self.statistics == "running"
@@ -214,7 +211,7 @@ class Norm(RunningStatistics):
         return None if factor is None else factor.expand(tt.shape)
 
     def shared_factor(self, tt: Tensor | None = None) -> Tensor | None:
-        """What of ``Ψ / A`` is the same for all images: a number, or one for each place.
+        """What of ``Ψ / A`` is the same for all images: a scalar, or one for each place.
 
         None if it is one. Without data it is that of evaluation, in float64.
         """
@@ -230,7 +227,7 @@ class Norm(RunningStatistics):
         return factor
 
     def scale(self, dtype: torch.dtype) -> Scale:
-        """The same where it is one number, not yet worked out."""
+        """The same where it is a scalar, not yet worked out."""
         log_scale = None if self.data_scale == "none" else self._log_scale(self.log_data_scale, ())
         if self.data == "none":
             return Scale(log_scale)

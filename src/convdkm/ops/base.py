@@ -65,9 +65,8 @@ class Operation(nn.Module):
     and modules. In training the tensors have gradients; :meth:`frozen` makes them constants.
 
     Attributes:
-        first: the attribute that holds a matrix which ``it`` is multiplied by before all else, or
-            None in its place; there is no such attribute by default.
-        last: the attribute that holds the matrix which ``it`` is multiplied by at the end.
+        first: name of the attribute with the matrix that ``it`` is multiplied by first, if any.
+        last: name of the attribute with the matrix that ``it`` is multiplied by last, if any.
         obstacle: why it cannot be written to a file; None if it can.
     """
 
@@ -76,10 +75,7 @@ class Operation(nn.Module):
     obstacle: str | None = None
 
     def __init__(self) -> None:
-        """Nothing: an operation is made for every step of training, and is a light object then.
-
-        Not before it is frozen does it become a module in the full sense.
-        """
+        """Leave the module bare: it is made for every training step, and filled when frozen."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if is_frozen(self):
@@ -101,7 +97,7 @@ class Operation(nn.Module):
     def premultiplied(self, matrix: Tensor) -> Self | None:
         """This followed by ``it ← matrix · it``, if that costs nothing; else None.
 
-        A vector stands for a diagonal matrix, a number for a multiple of the identity.
+        A vector stands for a diagonal matrix, a scalar for a multiple of the identity.
         """
         if self.last is None:
             return None
@@ -109,7 +105,7 @@ class Operation(nn.Module):
         return self.but(**{self.last: matrix if value is None else left_multiply(matrix, value)})
 
     def thinned(self) -> tuple[Sequence[int], Self] | None:
-        """``(strides, rest)`` if this takes every so-many-th place, and then does ``rest``."""
+        """``(strides, rest)`` if this subsamples places by strides, and then does ``rest``."""
         return None
 
     def frozen(self, **changes: Any) -> Operation:
@@ -180,10 +176,9 @@ class Plan(Operation):
         raise NotImplementedError(f"{type(self).__name__} must define data(it, tt)")
 
     def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
-        """Map the covariances between images at the same place, ``G_is,js``.
+        """Map the covariances ``G_is,js`` between images at the same place, for joint predictions.
 
-        Joint predictions need it, and nothing else. What two images have in common is all that
-        counts: what is added to the variance of each image alone is left out.
+        Independent noise, which adds to the variance of each image alone, is left out.
 
         Args:
             left, right: the incoming data blocks of two sets of images.
@@ -215,7 +210,7 @@ class IdentityPlan(Plan):
 
 @contextmanager
 def part(index: int) -> Iterator[None]:
-    """An error inside the block is of a later part of a fused operation, so many after the first.
+    """Attribute errors inside the block to part ``index`` of a fused operation.
 
     :func:`convdkm.errors.located` knows the layer that each part comes from.
     """

@@ -114,7 +114,7 @@ class Chain(Plan):
 
 
 def _flat(steps: Sequence[Step]) -> Iterator[Step]:
-    """Operations without chains among them, nor such as do nothing."""
+    """The operations with chains unrolled and identities left out."""
     for names, operation in steps:
         if type(operation) is Chain:
             for inner, each in operation.steps:
@@ -206,10 +206,10 @@ def _sum(
 
 
 def forked(maps: Tensor, strides: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """The map ``(N, P, *space)`` itself and every so-many-th place of it.
+    """The map ``(N, P, *space)`` itself, and the same subsampled by strides.
 
-    The gradients of both are added where they meet: a slice by itself would have its gradient
-    written into a map of zeros first.
+    The gradient of the second is added to that of the first in place; that of a plain slice would
+    be written into a map of zeros first.
     """
     whole, part = _Forked.apply(maps, tuple(strides))
     return whole, part

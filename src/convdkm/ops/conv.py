@@ -25,18 +25,18 @@ def window_covariance(window: Window, between: Tensor, border: Border) -> Tensor
 
 
 class ConvPlan(Plan):
-    """Convolves ``it`` and averages ``tt``; then, maybe, scales both by one number.
+    """Convolves ``it`` and averages ``tt``; a fused normalisation scales both.
 
-    The weights are a product ``left · C · times``, made when they are needed, so that every number
-    that belongs to them is multiplied with the small ``left``.
+    The weights are a product ``left · C · times``, made when they are needed, so that scalar
+    factors are multiplied with the small ``left``.
 
     Attributes:
         mixing: C, ``(Q, P, *size)``.
         window, border: the geometry, see :class:`convdkm.Conv`.
         times: one over the number of places; one once the weights are constants, in ``mixing``.
-        left: what the operation after has given away, a matrix, a diagonal or a number; None for
+        left: what the operation after has given away, a matrix, a diagonal or a scalar; None for
             the identity.
-        norm: the normalisation that comes after, if it multiplies the data by one number.
+        norm: the normalisation that comes after, if it multiplies the data by a scalar.
         factor: what ``tt`` is multiplied by besides; one if not given.
     """
 

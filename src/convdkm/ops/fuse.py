@@ -1,8 +1,8 @@
-"""What joins what: the one place that says which operations are done in one go.
+"""Fusion: which operations of a chain become one.
 
-A chain of operations is made shorter in two ways. A matrix that one begins with goes into the
-weights of the one before (:meth:`Operation.split`, :meth:`Operation.premultiplied`), past noise,
-which leaves ``it`` alone. And two neighbours of the kinds in :data:`PAIRS` become one operation.
+A matrix that an operation begins with goes into the weights of the one before
+(:meth:`Operation.split`, :meth:`Operation.premultiplied`), past noise, which leaves ``it`` alone;
+and two neighbours of the kinds in :data:`PAIRS` become one operation.
 
 For prediction the chain is frozen from its end to its start: an operation may then be simpler if
 ``it`` is multiplied by a matrix before, which again goes into the weights before it.

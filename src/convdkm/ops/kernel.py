@@ -85,7 +85,7 @@ class KernelConvPlan(Plan):
     Attributes:
         kernel, conv: the two.
         is_scaled: whether the slope is part of the convolution's weights, once all is constant.
-        shift: ``offset/slope`` then, a number or ``(P,)``.
+        shift: ``offset/slope`` then, a scalar or ``(P,)``.
         slope, intercept: of the variances that are averaged as a function of the incoming ones,
             where it is known to be a straight line.
     """

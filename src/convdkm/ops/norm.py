@@ -28,12 +28,12 @@ class NormPlan(Plan):
     """Multiplies by the factors of the inducing points, and by those of the pixels.
 
     Attributes:
-        inducing: factors of the inducing points (or one number for all), or a matrix that took
+        inducing: factors of the inducing points (or one scalar for all), or a matrix that took
             them in; None if another operation has taken them over.
         norm: the layer that gives the factors of the pixels; None once they are constants.
         kind: the norm of pixels, where they are.
         shared: the factor that all images share then; one if not given.
-        is_number: whether all it does to the data is to multiply ``it`` by one number, and ``tt``
+        is_number: whether all it does to the data is to multiply ``it`` by a scalar, and ``tt``
             by its square.
     """
 

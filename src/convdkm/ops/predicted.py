@@ -53,11 +53,10 @@ def predicted(
         tt: :math:`k_{tt}`, ``(N, *space)``.
         spread: Q, ``(P, M)``.
         factor: F, ``(Q, M)``.
-        orthogonal: whether the rows of Q are orthogonal to each other, so that U need not be
-            worked out to know its norm.
+        orthogonal: the rows of Q are orthogonal to each other, so that :math:`|U|` needs no U.
         shift: u, ``(M,)``; zero if not given.
         scale: gives n.
-        engine: who does the work on maps.
+        engine: runs the elementwise functions on maps.
 
     Returns:
         :math:`G_{it}`, :math:`g_{tt}`, and A where it is a mean.

@@ -42,7 +42,7 @@ def _per_axis(name: str, value: Size, ndim: int, least: int) -> tuple[int, ...]:
 
 
 def every(values: Tensor, strides: Sequence[int]) -> Tensor:
-    """Every so-many-th place of ``(..., *space)``, from the first on."""
+    """``(..., *space)`` subsampled by strides, from the first place on."""
     first = values.ndim - len(strides)
     return values[(slice(None),) * first + tuple(slice(None, None, stride) for stride in strides)]
 
@@ -216,15 +216,10 @@ class Window:
         return values
 
     def patches(self, maps: Tensor, images: Tensor, places: Tensor) -> Tensor:
-        """The window's content at chosen positions.
+        """The window's content ``(M, P, *size)`` at M positions on maps ``(N, P, *space)``.
 
-        Args:
-            maps: ``(N, P, *space)``.
-            images: which image, ``(M,)``.
-            places: which output place, as a flat index into ``output_space``, ``(M,)``.
-
-        Returns:
-            ``(M, P, *size)``, zero outside the image.
+        A position is an image and a flat index into ``output_space``, both ``(M,)``. Places outside
+        the image are zero.
         """
         padded = self.pad(maps)
         output = self.output_space(maps.shape[2:])
