@@ -161,6 +161,11 @@ def inverse_of_lower(factor: Float[Tensor, "*batch P P"]) -> Float[Tensor, "*bat
     return torch.linalg.solve_triangular(factor, identity, upper=False)
 
 
+def inverse_of_square(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
+    """Inverse of a square matrix."""
+    return torch.linalg.inv(matrix)
+
+
 @leaf
 def eigenvectors(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
     """Of a symmetric matrix; not numbers where the matrix holds such, which is found out later."""

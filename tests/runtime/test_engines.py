@@ -11,7 +11,7 @@ from convdkm.kernels.blocks import Side
 from convdkm.kernels.pointwise import convolved, value_of_rows
 from convdkm.numerics import safe_sqrt
 from convdkm.ops.chain import Chain
-from convdkm.ops.predicted import Number, predicted
+from convdkm.ops.predicted import Scale, predicted
 from convdkm.ops.window import Window
 from convdkm.runtime import compiled, elementwise, maps
 from convdkm.runtime.elementwise import PIECEWISE, compiled_engine, engine
@@ -256,7 +256,7 @@ def check_predicted(each_engine, dtype, shifted, number, orthogonal):
         factor,
         orthogonal=orthogonal,
         shift=shift,
-        number=Number(scale, "mean" in number, fixed),
+        scale=Scale(scale, "mean" in number, fixed),
         engine=each_engine,
     )
     inner = torch.einsum("pm,nphw->nmhw", spread.to(dtype), white)
@@ -289,7 +289,7 @@ def test_pieces_make_no_difference(monkeypatch):
         window = Window.of(3, 1, "same", 1, 2)
         value = convolved(dkm.ArcCosine(), window, (it, ii, tt), weight)
         eye = torch.eye(5, dtype=torch.float64)
-        predicted_it, variance, _ = predicted(it, tt, eye, 2 * eye, number=Number(by_mean=True))
+        predicted_it, variance, _ = predicted(it, tt, eye, 2 * eye, scale=Scale(by_mean=True))
         total = value.sum() + variance.sum() + predicted_it.square().sum()
         return total, *torch.autograd.grad(total, [it, ii, tt])
 

@@ -22,17 +22,35 @@ POOL_FACTOR = 16
 """Candidates drawn for each inducing point that is chosen among real patches."""
 
 
-def divisor_of(in_inducing: int, *, divided: bool) -> float:
-    """What the learned numbers are divided by to give the mixing weights."""
-    return in_inducing**0.5 if divided else 1.0
+class Mixing(Layer):
+    """A layer with mixing weights C, ``(out_inducing, in_inducing, *size)``.
+
+    The parameter ``weight`` is C, or with ``divided`` C times the root of ``in_inducing``.
+    """
+
+    def __init__(
+        self, in_inducing: int, out_inducing: int, size: tuple[int, ...], *, divided: bool
+    ) -> None:
+        super().__init__()
+        check_positive(in_inducing=in_inducing, out_inducing=out_inducing)
+        self.in_inducing, self.out_inducing = in_inducing, out_inducing
+        self.divisor = in_inducing**0.5 if divided else 1.0
+        shape = (out_inducing, in_inducing, *size)
+        self.weight = nn.Parameter(torch.empty(shape, dtype=INDUCING_DTYPE))
+
+    @torch.no_grad()
+    def draw_weights(self, generator: torch.Generator | None = None) -> None:
+        """Draw C at random: Gaussian of variance ``1/in_inducing``."""
+        drawn = standard_normal(self.weight.shape, generator)
+        self.weight.copy_(drawn * (self.divisor * self.in_inducing**-0.5))
+
+    def weights_for(self, ii: Tensor) -> Tensor:
+        """C, for a Gram with as many inducing points as the layer was built for."""
+        require_inducing(ii, self.in_inducing)
+        return self.weight if self.divisor == 1 else self.weight / self.divisor
 
 
-def divided_by(divisor: float, weight: Tensor) -> Tensor:
-    """The mixing weights from the numbers that are learned."""
-    return weight if divisor == 1 else weight / divisor
-
-
-class Conv(Layer):
+class Conv(Mixing):
     r"""Convolution of a Gram, with mixing weights C that make patches of inducing points.
 
     .. math::
@@ -79,28 +97,17 @@ class Conv(Layer):
         divided: bool = False,
         ndim: int = 2,
     ) -> None:
-        super().__init__()
-        check_positive(in_inducing=in_inducing, out_inducing=out_inducing)
         check_choice("border", border, Border)
         check_choice("mixing", mixing, MixingInit)
         check_choice("parameterisation", parameterisation, Parameterisation)
-        self.in_inducing, self.out_inducing = in_inducing, out_inducing
-        self.window = Window.of(kernel_size, stride, padding, dilation, ndim)
-        self.border, self.mixing, self.parameterisation = border, mixing, parameterisation
-        self.divisor = divisor_of(in_inducing, divided=divided)
-        shape = (out_inducing, in_inducing, *self.window.size)
-        self.weight = nn.Parameter(torch.empty(shape, dtype=INDUCING_DTYPE))
+        window = Window.of(kernel_size, stride, padding, dilation, ndim)
+        super().__init__(in_inducing, out_inducing, window.size, divided=divided)
+        self.window, self.border = window, border
+        self.mixing, self.parameterisation = mixing, parameterisation
         self.draw_weights()
 
-    def draw_weights(self, generator: torch.Generator | None = None) -> None:
-        """Draw C at random: Gaussian of variance ``1/in_inducing``."""
-        drawn = standard_normal(self.weight.shape, generator)
-        with torch.no_grad():
-            self.weight.copy_(drawn * (self.divisor * self.in_inducing**-0.5))
-
     def plan(self, ii: Tensor) -> Plan:
-        require_inducing(ii, self.in_inducing)
-        weight = divided_by(self.divisor, self.weight)
+        weight = self.weights_for(ii)
         if self.parameterisation == "whitened":
             return ConvPlan(*mixed_whitened(weight, ii), self.window, self.border)
         return ConvPlan(mixed(weight, ii), weight, self.window, self.border)
@@ -148,7 +155,7 @@ class Conv(Layer):
         return f"{self.in_inducing}, {self.out_inducing}, {self.window}, border={self.border!r}"
 
 
-class Mix(Layer):
+class Mix(Mixing):
     """Mixing weights without space: ``G_ii ← C G_ii Cᵀ``, ``G_it ← C G_it`` ("mixup").
 
     A convolution with one place; changes the number of inducing points of a Gram of any shape.
@@ -159,29 +166,24 @@ class Mix(Layer):
     def __init__(
         self, in_inducing: int, out_inducing: int, *, identity: bool = False, divided: bool = False
     ) -> None:
-        super().__init__()
-        check_positive(in_inducing=in_inducing, out_inducing=out_inducing)
+        super().__init__(in_inducing, out_inducing, (), divided=divided)
         if identity and in_inducing != out_inducing:
             raise InvalidInputError(
                 f"only a square Mix starts at the identity, got {in_inducing} → {out_inducing}"
             )
-        self.in_inducing, self.out_inducing, self.identity = in_inducing, out_inducing, identity
-        self.divisor = divisor_of(in_inducing, divided=divided)
-        self.weight = nn.Parameter(torch.empty(out_inducing, in_inducing, dtype=INDUCING_DTYPE))
+        self.identity = identity
         self.draw_weights()
 
+    @torch.no_grad()
     def draw_weights(self, generator: torch.Generator | None = None) -> None:
         """Set C to its starting value: the identity, or Gaussian of variance ``1/in_inducing``."""
-        with torch.no_grad():
-            if self.identity:
-                nn.init.eye_(self.weight).mul_(self.divisor)
-            else:
-                drawn = standard_normal(self.weight.shape, generator)
-                self.weight.copy_(drawn * (self.divisor * self.in_inducing**-0.5))
+        if self.identity:
+            nn.init.eye_(self.weight).mul_(self.divisor)
+        else:
+            super().draw_weights(generator)
 
     def plan(self, ii: Tensor) -> Plan:
-        require_inducing(ii, self.in_inducing)
-        weight = divided_by(self.divisor, self.weight)
+        weight = self.weights_for(ii)
         return MixPlan(weight @ ii @ weight.T, weight)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:

@@ -14,7 +14,7 @@ from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer, require_inducing
 from convdkm.numerics import cholesky
-from convdkm.ops.base import IdentityPlan, LayerKL, Plan
+from convdkm.ops.base import IdentityPlan, Plan
 from convdkm.ops.gram import GramPlan
 from convdkm.ops.inducing import learned_gram
 
@@ -112,16 +112,7 @@ class GramLayer(Layer):
             turned=turned,
             full=self.full,
         )
-        value = learned.kl if self.nu else learned.kl.detach()
-        return GramPlan(
-            learned.ii,
-            {"": LayerKL(value, self.nu)},
-            whitening=learned.whitening,
-            spread=learned.spread,
-            factor=learned.factor,
-            orthogonal=turned,
-            compiled=self.compiled,
-        )
+        return GramPlan(learned, self.nu, orthogonal=turned, compiled=self.compiled)
 
     @torch.no_grad()
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
@@ -133,12 +124,9 @@ class GramLayer(Layer):
             self.factor.copy_(self.divisor * self.initial_scale**0.5 * start)
             if self.log_scale is not None:
                 self.log_scale.zero_()
-            self._set_ready(True)
+            self._ready = True
+            self.initialised.fill_(True)
         return self(gram)
-
-    def _set_ready(self, ready: bool) -> None:
-        self._ready = ready
-        self.initialised.fill_(ready)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -44,7 +44,11 @@ class Input(nn.Module):
 
     def inducing_block(self) -> Tensor:
         r""":math:`G^0_{ii} = \tfrac1M Z Z^T` for inducing inputs Z with M entries each."""
-        self.require_ready()
+        if not self._ready:
+            raise NotInitialisedError(
+                "the inducing inputs have not been drawn from data; call initialise(images, labels)"
+                " on the model, or load a state_dict first"
+            )
         flat = self.inducing.flatten(1)
         return flat @ flat.T / flat.shape[1]
 
@@ -87,13 +91,6 @@ class Input(nn.Module):
         self.inducing.copy_(inducing)
         self._ready = True
         self.initialised.fill_(True)
-
-    def require_ready(self) -> None:
-        if not self._ready:
-            raise NotInitialisedError(
-                "the inducing inputs have not been drawn from data; call initialise(images, labels)"
-                " on the model, or load a state_dict first"
-            )
 
     def check(self, inputs: Tensor) -> None:
         """Raise unless ``inputs`` is a batch of finite samples of the right shape."""

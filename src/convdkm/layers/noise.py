@@ -1,4 +1,4 @@
-"""White noise: a little variance of every point's own."""
+"""White noise: a little independent variance at every point."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from torch import Tensor
 from convdkm.errors import InvalidInputError
 from convdkm.layers.base import Layer
 from convdkm.ops.base import Plan
-from convdkm.ops.kernel import KernelPlan
-from convdkm.ops.noise import NoisePlan
+from convdkm.ops.kernel import KernelPlan, NoisePlan
 
 if TYPE_CHECKING:
     from convdkm.kernels import Kernel

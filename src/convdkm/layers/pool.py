@@ -11,8 +11,7 @@ from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import Gram
 from convdkm.layers.base import Layer, LazyState, require_inducing
-from convdkm.layers.conv import divided_by, divisor_of
-from convdkm.numerics import factorised, standard_normal
+from convdkm.numerics import standard_normal
 from convdkm.ops.base import Plan
 from convdkm.ops.inducing import mixed
 from convdkm.ops.pool import FlattenPlan, PoolPlan
@@ -53,8 +52,7 @@ class AveragePool(Layer):
                 )
 
     def plan(self, ii: Tensor) -> Plan:
-        factor, whitening = factorised(ii, "the Gram matrix G_ii")
-        return PoolPlan(ii, self.window, whitening, factor)
+        return PoolPlan(ii, self.window)
 
     def extra_repr(self) -> str:
         return str(self.window)
@@ -64,8 +62,7 @@ class GlobalAveragePool(Layer):
     """Average over all places of an image (appendix E.3); leaves a Gram without space."""
 
     def plan(self, ii: Tensor) -> Plan:
-        factor, whitening = factorised(ii, "the Gram matrix G_ii")
-        return PoolPlan(ii, None, whitening, factor)
+        return PoolPlan(ii, None)
 
 
 class Flatten(LazyState):
@@ -100,7 +97,7 @@ class Flatten(LazyState):
         if self.out_inducing is not None:
             shape = (self.out_inducing, gram.num_inducing, *gram.space)
             drawn = standard_normal(shape, generator).to(gram.device)
-            divisor = divisor_of(gram.num_inducing, divided=self.divided)
+            divisor = gram.num_inducing**0.5 if self.divided else 1.0
             self.materialise("weight", drawn * (divisor * gram.num_inducing**-0.5))
         return self(gram)
 
@@ -113,8 +110,7 @@ class Flatten(LazyState):
                 " initialise(images, labels) on the model, or load a state_dict first"
             )
         require_inducing(ii, self.weight.shape[1])
-        divisor = divisor_of(self.weight.shape[1], divided=self.divided)
-        weight = divided_by(divisor, self.weight)
+        weight = self.weight / len(ii) ** 0.5 if self.divided else self.weight
         return FlattenPlan(mixed(weight, ii), weight / math.prod(weight.shape[2:]))
 
     def extra_repr(self) -> str:

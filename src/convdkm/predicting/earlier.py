@@ -28,11 +28,16 @@ from convdkm.likelihoods import Categorical, Gaussian
 from convdkm.likelihoods.softmax import NODES
 from convdkm.ops.base import Operation, constant
 from convdkm.ops.chain import Chain, SkipPlan
-from convdkm.ops.conv import ConvPlan, MixPlan, PatchesPlan, VectorsPlan
+from convdkm.ops.conv import (
+    ConvPlan,
+    ImageMap,
+    ImageScaling,
+    MixPlan,
+    PatchesPlan,
+    VectorsPlan,
+)
 from convdkm.ops.gram import ProjectPlan
-from convdkm.ops.images import ImageMap, ImageScaling
-from convdkm.ops.kernel import KernelConvPlan, KernelPlan
-from convdkm.ops.noise import NoisePlan
+from convdkm.ops.kernel import KernelConvPlan, KernelPlan, NoisePlan
 from convdkm.ops.norm import NormPlan
 from convdkm.ops.pool import FlattenPlan, PoolPlan
 from convdkm.predicting.describing import EARLIER

@@ -17,7 +17,7 @@ from convdkm.likelihoods import Categorical
 from convdkm.likelihoods.softmax import NormalSoftmax
 from convdkm.ops.base import Operation, constant
 from convdkm.ops.chain import Chain
-from convdkm.ops.images import ImageMap, ImageScaling
+from convdkm.ops.conv import ImageMap, ImageScaling
 from convdkm.predicting.predictor import Predictor
 from convdkm.runtime.compiled import compilable
 
