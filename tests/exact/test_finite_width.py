@@ -8,7 +8,13 @@ import torch
 from scipy import stats
 
 import convdkm as dkm
-from convdkm.exact import ExactKernel, FiniteWidthDGP, FullRankDKM, wishart_log_density
+from convdkm.exact import (
+    ExactKernel,
+    FiniteWidthDGP,
+    FullRankDKM,
+    fully_connected_body,
+    wishart_log_density,
+)
 
 
 def data(points=4):
@@ -485,6 +491,11 @@ def test_machines_without_a_process():
     with pytest.raises(dkm.InvalidInputError, match="copies must be a positive integer"):
         FiniteWidthDGP.from_machine(FullRankDKM.from_data(x, y), 0)
     with pytest.raises(dkm.NotInitialisedError, match="no training data"):
-        FiniteWidthDGP.from_machine(FullRankDKM(4, 3), 10)
+        bare = FullRankDKM((4, 3), fully_connected_body(), dkm.Gaussian(1))
+        FiniteWidthDGP.from_machine(bare, 10)
+    classes = torch.tensor([0, 1] * len(x))[: len(x)]
+    other = FullRankDKM.from_data(x, classes, likelihood=dkm.Categorical(2))
+    with pytest.raises(dkm.InvalidInputError, match="a machine on vectors with Gaussian noise"):
+        FiniteWidthDGP.from_machine(other, 10)
     with pytest.raises(dkm.InvalidInputError, match="machine must be a FullRankDKM, got str"):
         FiniteWidthDGP.from_machine("machine", 10)

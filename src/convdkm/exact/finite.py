@@ -144,7 +144,8 @@ class FiniteWidthDGP(nn.Module):
         It has the machine's inputs, kernels and noise, and :math:`N\nu_\ell` features in layer ℓ.
 
         Args:
-            machine: with its training data, and with every :math:`\nu_\ell` between 0 and infinity.
+            machine: on vectors, with its training data, Gaussian noise, and every
+                :math:`\nu_\ell` between 0 and infinity.
             copies: N; every :math:`N\nu_\ell` must be a whole number.
         """
         check_positive(copies=copies)
@@ -152,13 +153,22 @@ class FiniteWidthDGP(nn.Module):
             raise InvalidInputError(f"machine must be a FullRankDKM, got {type(machine).__name__}")
         layers = [str(index) for index in range(1, len(machine.grams()))]
         body: Any = machine.body
+        noise = machine.likelihood
+        if not isinstance(noise, Gaussian) or [name for name, _ in body.named_children()] != [
+            *(f"layer{index}" for index in layers),
+            "kernel",
+        ]:
+            raise InvalidInputError(
+                "the finite-width process is that of a machine on vectors with Gaussian noise:"
+                " FullRankDKM.from_data(inputs, targets) without a body or likelihood"
+            )
         nus = [body.get_submodule(f"layer{index}.gram").nu for index in layers]
         names = [*(f"layer{index}.kernel" for index in layers), "kernel"]
         return cls(
             machine.inputs,
             [_width(nu, copies, index) for nu, index in zip(nus, layers, strict=True)],
             kernel=[body.get_submodule(name) for name in names],
-            noise=float(machine.likelihood.noise),
+            noise=float(noise.noise.detach()),
             copies=copies,
         )
 
