@@ -125,7 +125,9 @@ class MachineClassifier(ClassifierMixin, MachineEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of every sample."""
-        return np.take(self.classes_, self.predict_log_proba(X).argmax(1))
+        best = self.predict_log_proba(X).argmax(1)
+        labels: NDArray[Any] = self.classes_[best]
+        return labels
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probability of every class, in the order of ``classes_``."""

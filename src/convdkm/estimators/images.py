@@ -16,7 +16,14 @@ from torch import Tensor
 from convdkm.config import Recipe, RunConfig
 from convdkm.errors import InvalidInputError
 from convdkm.estimators.base import MachineClassifier, distinct, epochs_of
-from convdkm.estimators.shapes import Shape, as_integers, as_rows, full_shape, shape_and_layout
+from convdkm.estimators.shapes import (
+    Shape,
+    as_integers,
+    as_rows,
+    axes,
+    full_shape,
+    shape_and_layout,
+)
 from convdkm.kernels import Kernel
 from convdkm.options import MachineOptions
 from convdkm.presets import preset as preset_named
@@ -172,7 +179,7 @@ class ConvDKMClassifier(MachineClassifier):
 
     def _rows(self, X: Any, expected: Shape | None) -> tuple[Any, Shape | None]:
         """Images as rows, and their shape; what has two axes or fewer stays as it is."""
-        if np.ndim(X) <= 2:
+        if axes(X) <= 2:
             return X, expected
         shape, channels_last = shape_and_layout(np.shape(X)[1:], expected)
         return as_rows(X, channels_last), shape
