@@ -114,6 +114,11 @@ LAYERS = {
         {"batch_independent": False, "permutes_inducing": True},
     ),
     "noise": (dkm.Noise(0.1, 0.2), (2, 2), {"permutes_inducing": True}),
+    "jitter and noise": (
+        dkm.Sequential(dkm.Jitter(dkm.ArcCosine()), dkm.Noise()),
+        (2, 2),
+        {"permutes_inducing": True},
+    ),
     "square Gram": (dkm.GramLayer(5, full=True), (2, 2), {}),
     "pool, 1-D": (dkm.AveragePool(2, ndim=1), (6,), {"permutes_inducing": True}),
     "pool, 2-D": (
@@ -198,11 +203,8 @@ def test_normalisation_by_the_batch_must_be_declared(data):
 def test_no_public_layer_is_left_out():
     tried = [*KERNELS.values(), *(layer for layer, *_ in LAYERS.values()), dkm.Norm()]
     checked = {type(module) for layer in tried for module in layer.modules()}
-    public = {
-        value
-        for value in vars(dkm).values()
-        if isinstance(value, type) and issubclass(value, dkm.Layer)
-    }
+    values = (getattr(dkm, name) for name in dkm.__all__)
+    public = {v for v in values if isinstance(v, type) and issubclass(v, dkm.Layer)}
     abstract = {dkm.Layer, dkm.Kernel, dkm.Angular, dkm.Isotropic}
     assert public - abstract <= checked
 

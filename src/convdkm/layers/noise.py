@@ -45,8 +45,9 @@ class Jitter(Layer):
     :math:`G_{ii}` and the variances that the kernel between inducing points and images is worked
     out from; :math:`k_{tt}` is that of the incoming :math:`g_{tt}`. The published runs have it
     before every kernel, where ``Sequential(Noise(), kernel)`` would raise :math:`k_{tt}` too. The
-    result is a Gram up to the size of the noise only: a covariance may exceed what
-    :math:`k_{tt}` allows.
+    result is a Gram up to the size of the noise only, as a covariance may exceed what
+    :math:`k_{tt}` allows; a :class:`Noise` of the same size after it, which they have too, makes up
+    for that.
 
     Args:
         kernel: the kernel.
