@@ -17,11 +17,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
-from convdkm.lab.studies.cells import Cell
-from convdkm.lab.studies.statistics import LEVEL, Summary, p_different, similar_to_best
-from convdkm.lab.studies.sweeps.results import Results
+from convdkm.lab.studies.statistics import LEVEL, Cell, Summary, p_value, similar_to_best
+from convdkm.lab.studies.sweeps.results import Block, Results
 from convdkm.lab.studies.sweeps.specification import METRICS
-from convdkm.lab.studies.sweeps.table import Block
 
 
 def verdict(ours: float, p_ours: float, theirs: float, p_theirs: float) -> str:
@@ -43,7 +41,7 @@ def pair(cell: Cell) -> tuple[Summary, Summary] | None:
 
 def different(first: Summary, second: Summary) -> tuple[float, float]:
     """``second − first``, and its p-value."""
-    p = p_different(first, second)
+    p = p_value(first, second, "two-sided")
     return second.mean - first.mean, 1.0 if p is None else p
 
 

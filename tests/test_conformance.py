@@ -114,6 +114,7 @@ LAYERS = {
         {"batch_independent": False, "permutes_inducing": True},
     ),
     "noise": (dkm.Noise(0.1, 0.2), (2, 2), {"permutes_inducing": True}),
+    "square Gram": (dkm.GramLayer(5, full=True), (2, 2), {}),
     "pool, 1-D": (dkm.AveragePool(2, ndim=1), (6,), {"permutes_inducing": True}),
     "pool, 2-D": (
         dkm.AveragePool(3, stride=2, padding=1),

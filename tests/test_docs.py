@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
         ("README.md", 6),
         ("docs/guide.md", 14),
         ("docs/exact.md", 6),
+        ("docs/finite-width.md", 6),
         ("docs/running.md", 4),
         ("docs/predicting.md", 4),
         ("docs/report.md", 2),

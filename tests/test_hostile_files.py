@@ -25,7 +25,7 @@ from convdkm.data.idx import read_idx
 from convdkm.data.pictures import LARGE, picture_shape, read_picture, read_pictures
 from convdkm.data.unpickle import unpickle
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.sweeps.curves import read_published
+from convdkm.lab.studies.sweeps.figures import read_published
 from convdkm.report.write import require_free
 from convdkm.storage.files import parse_json, read_json, read_mapping
 from convdkm.storage.yaml_file import read_yaml

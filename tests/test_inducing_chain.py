@@ -115,21 +115,18 @@ def test_normalisation_of_the_inducing_block_by_one_number(by_mean, scaled):
         number = number * log_scale.exp()
     if by_mean:
         number = number * ii.diagonal().mean().rsqrt()
-    actual = normalised(ii, log_scale if scaled else None, by_mean=by_mean)
-    torch.testing.assert_close(actual.number, number.expand(()))
-    torch.testing.assert_close(actual.ii, ii * number.square())
-    for own, other in (
-        (actual.ii, ii * number.square()),
-        (actual.ii * actual.number, ii * number**3),
-    ):
+    result, scale = normalised(ii, log_scale if scaled else None, by_mean=by_mean)
+    torch.testing.assert_close(scale, number.expand(()))
+    torch.testing.assert_close(result, ii * number.square())
+    for own, other in ((result, ii * number.square()), (result * scale, ii * number**3)):
         torch.testing.assert_close(gradient_of(own, inputs), gradient_of(other, inputs))
 
 
 def test_normalisation_of_a_gram_that_is_zero():
     ii = torch.zeros(3, 3, dtype=torch.float64, requires_grad=True)
-    scaled = normalised(ii, None, by_mean=True)
-    assert scaled.number.item() == 0.0
-    (gradient,) = gradient_of(scaled.ii, [ii])
+    result, scale = normalised(ii, None, by_mean=True)
+    assert scale.item() == 0.0
+    (gradient,) = gradient_of(result, [ii])
     assert bool(torch.isfinite(gradient).all())
 
 

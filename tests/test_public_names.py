@@ -10,7 +10,13 @@ import pytest
 
 import convdkm
 
-PACKAGES = ("convdkm", "convdkm.data", "convdkm.training", "convdkm.lab.baselines")
+PACKAGES = (
+    "convdkm",
+    "convdkm.data",
+    "convdkm.kernels",
+    "convdkm.training",
+    "convdkm.lab.baselines",
+)
 
 
 def stub(package: str) -> list[ast.alias]:

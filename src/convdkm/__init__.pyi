@@ -50,6 +50,7 @@ from .layers import Flatten as Flatten
 from .layers import GlobalAveragePool as GlobalAveragePool
 from .layers import GramLayer as GramLayer
 from .layers import Input as Input
+from .layers import Jitter as Jitter
 from .layers import Layer as Layer
 from .layers import LayerKL as LayerKL
 from .layers import Mix as Mix

@@ -21,13 +21,14 @@ from convdkm.choices import (
 )
 from convdkm.errors import InvalidInputError
 from convdkm.head import GPHead
-from convdkm.kernels import KERNELS, ArcCosine, Kernel, KernelName
+from convdkm.kernels import KERNELS, ArcCosine, Kernel
+from convdkm.kernels.registry import KernelName
 from convdkm.layers.base import Layer
 from convdkm.layers.compose import Sequential, Skip
 from convdkm.layers.conv import Conv, Mix
 from convdkm.layers.gram_layer import GramLayer
 from convdkm.layers.input import PatchInput, VectorInput
-from convdkm.layers.noise import Noise
+from convdkm.layers.noise import Jitter, Noise
 from convdkm.layers.norm import Centre, Norm
 from convdkm.layers.pool import Flatten, GlobalAveragePool
 from convdkm.likelihoods import Categorical, Gaussian, Likelihood
@@ -41,8 +42,13 @@ PUBLISHED: dict[str, Any] = {
     "border": "inside",
     "kernel": ArcCosine(weight_variance=1.0, bias_variance=0.1),
     "jitter": 1e-4,
+    "jitter_angles": True,
+    "interior_patches": True,
+    "divide_mixing": True,
     "learn_gram_scale": True,
     "divide_gram": True,
+    "full_gram": True,
+    "learn_noise": False,
     "statistics": "batch",
     "head_kl": "mean",
     "expectation": "monte-carlo",
@@ -183,9 +189,12 @@ def build_model(
 
     def nonlinearity() -> Layer:
         copied, jitter = copy.deepcopy(kernel), options.jitter
-        return (
-            Sequential(Noise(jitter, jitter), copied, Noise(jitter, jitter)) if jitter else copied
-        )
+        if not jitter:
+            return copied
+        noise = Noise(jitter, jitter)
+        if options.jitter_angles:
+            return Sequential(Jitter(copied, jitter, jitter), noise)
+        return Sequential(Noise(jitter, jitter), copied, noise)
 
     def conv(before: int, after: int, size: int, stride: int) -> Conv:
         return Conv(
@@ -196,6 +205,7 @@ def build_model(
             border=options.border,
             mixing=options.mixing,
             parameterisation=options.mixing_parameterisation,
+            divided=options.divide_mixing,
             ndim=ndim,
         )
 
@@ -207,6 +217,7 @@ def build_model(
             initial_scale=options.gram_scale,
             learn_scale=options.learn_gram_scale,
             divided=options.divide_gram,
+            full=options.full_gram,
         )
         wide = conv(before, after, options.kernel_size, stride)
         return Sequential({"kernel": nonlinearity(), "conv": wide, "gram": gram, **norms()})
@@ -230,9 +241,10 @@ def build_model(
     if options.top.startswith("gap"):
         body["pool"] = GlobalAveragePool()
         if options.top == "gap+mix":
-            body["mix"] = Mix(before, before)
+            body["mix"] = Mix(before, before, divided=options.divide_mixing)
     else:
-        body["flatten"] = Flatten(before if options.top == "linear+mix" else None)
+        mixed = before if options.top == "linear+mix" else None
+        body["flatten"] = Flatten(mixed, divided=options.divide_mixing)
     body.update(norms())
 
     return DeepKernelMachine(
@@ -243,6 +255,7 @@ def build_model(
             stride=options.input_stride,
             border=options.border,
             choice=options.inducing_choice,
+            interior=options.interior_patches,
             ndim=ndim,
         ),
         Sequential(body),
@@ -263,6 +276,8 @@ def _likelihood(options: MachineOptions, outputs: int) -> Likelihood:
         return Categorical(outputs, expectation=options.expectation, samples=options.samples)
     return Gaussian(
         outputs,
+        noise=options.noise,
+        learn_noise=options.learn_noise,
         classes=True,
         expectation="closed-form" if options.expectation == "nodes" else "monte-carlo",
         samples=1000 if options.samples is None else options.samples,

@@ -12,9 +12,9 @@ MixingInit = Literal["random", "patches"]
 InducingChoice = Literal["random", "distinct"]
 Border = Literal["zero", "inside"]
 Covariance = Literal["shared", "per-output"]
-WhiteningKind = Literal["zca", "zca-paper", "standardise", "scale", "none"]
-WhiteningChoice = Literal["auto", WhiteningKind]
-"""``auto`` is ZCA where it fits, see :func:`convdkm.data.whitening.chosen_whitening`."""
+WhiteningKind = Literal["zca", "zca-paper", "zca-published", "standardise", "scale", "none"]
+WhiteningChoice = Literal["auto", WhiteningKind, "auto-paper", "auto-published"]
+"""``auto…`` is ``zca…`` where it fits, see :func:`convdkm.data.whitening.chosen_whitening`."""
 Top = Literal["gap", "linear", "gap+mix", "linear+mix"]
 LikelihoodName = Literal["categorical", "gaussian"]
 Expectation = Literal["nodes", "monte-carlo"]

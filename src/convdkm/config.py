@@ -65,9 +65,10 @@ class Recipe(Options):
 
     whitening: WhiteningChoice = Field(
         "auto",
-        description="of the images: ZCA (as published or as in the text), channels to mean 0 and"
-        " variance 1, channels to variance 1 alone, or none; auto: zca, or standardise where there"
-        " are fewer images than values of an image, or too many values",
+        description="of the images: ZCA (of standardised channels, as in the paper's text, or as"
+        " published), channels to mean 0 and variance 1, channels to variance 1 alone, or none;"
+        " auto…: zca…, or standardise where there are fewer images than values of an image, or"
+        " too many values",
     )
     zca_epsilon: Annotated[float, Field(ge=0)] = Field(0.1, description="regulariser of ZCA")
     crop: Annotated[int, Field(ge=0)] = Field(
@@ -77,11 +78,19 @@ class Recipe(Options):
     augment: AugmentStage = Field(
         "before-whitening", description="crop and flip before whitening or after it"
     )
+    augment_everywhere: bool = Field(
+        False,
+        description="crop and flip also the images that whitening is fitted to, those that"
+        " initialisation looks at, and training images that are scored at the end",
+    )
     inducing_patches: Patches = Field(
         "whitened", description="what the inducing patches are drawn from"
     )
     inducing_images: PositiveInt = Field(
         512, description="images, balanced over the classes, that initialisation looks at"
+    )
+    inducing_per_class: PositiveInt | None = Field(
+        None, description="so many of each class in their place"
     )
     epochs: PositiveInt = Field(100, description="passes over the training images")
     batch_size: PositiveInt = Field(256, description="images a step, over all processes")
@@ -134,6 +143,8 @@ class Recipe(Options):
             raise ValueError(f"betas are two numbers in [0, 1), got {self.betas}")
         if not all(0 < place <= 1 for place in self.milestones):
             raise ValueError(f"milestones are shares of training in (0, 1], got {self.milestones}")
+        if self.augment_everywhere and self.augment == "after-whitening":
+            raise ValueError("augment_everywhere goes with augment='before-whitening'")
         return self
 
 

@@ -25,7 +25,7 @@ from convdkm.likelihoods import Likelihood
 from convdkm.ops.base import LayerKL, Plan
 from convdkm.ops.chain import apart
 from convdkm.prediction import Prediction
-from convdkm.runtime.compilable import compilable
+from convdkm.runtime.compiled import compilable
 from convdkm.runtime.elementwise import compiled_engine
 from convdkm.runtime.maps import channels_last
 from convdkm.runtime.memory import available_memory

@@ -10,6 +10,7 @@ error (it is a variance, and only rounding can make it negative).
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from convdkm.errors import InvalidInputError, NotFiniteError, NotPositiveDefiniteError
+from convdkm.errors import (
+    InvalidInputError,
+    NotFiniteError,
+    NotPositiveDefiniteError,
+    NumericalError,
+)
 from convdkm.runtime.tape import leaf
 
 if TYPE_CHECKING:
@@ -130,10 +136,34 @@ def _is_sound(factor: Tensor, info: Tensor, mean: Tensor) -> bool:
     return bool((info == 0) & (pivot.square() > SMALLEST_PIVOT * mean))  # waits once
 
 
+def strict_cholesky(
+    matrices: Float[Tensor, "*batch P P"], what: str
+) -> Float[Tensor, "*batch P P"]:
+    """Lower Cholesky factors, without jitter: for densities, which a singular matrix has not.
+
+    Raises:
+        NumericalError: a matrix is not positive definite; a squared pivot below
+            :data:`SMALLEST_PIVOT` times the mean of the diagonal counts as zero.
+    """
+    factors, info = torch.linalg.cholesky_ex(matrices)
+    pivots = factors.detach().diagonal(dim1=-2, dim2=-1).amin(-1).square()
+    mean = matrices.detach().diagonal(dim1=-2, dim2=-1).mean(-1)
+    sound = (info == 0) & (pivots > SMALLEST_PIVOT * mean)
+    if not bool(sound.all()):
+        which = "" if sound.ndim == 0 else f" ({int((~sound).sum())} of {sound.numel()} matrices)"
+        raise NumericalError(f"{what} is not positive definite{which}")
+    return factors
+
+
 def inverse_of_lower(factor: Float[Tensor, "*batch P P"]) -> Float[Tensor, "*batch P P"]:
     """Inverse of a lower-triangular matrix."""
     identity = torch.eye(factor.shape[-1], dtype=factor.dtype, device=factor.device)
     return torch.linalg.solve_triangular(factor, identity, upper=False)
+
+
+def inverse_of_square(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
+    """Inverse of a square matrix."""
+    return torch.linalg.inv(matrix)
 
 
 @leaf
@@ -144,10 +174,10 @@ def eigenvectors(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
     return torch.linalg.eigh(matrix)[1]
 
 
-def square_root(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
-    """R with ``R Rᵀ = matrix``, for a symmetric matrix that has no negative eigenvalues."""
+def square_root(matrix: Float[Tensor, "*batch P P"]) -> Float[Tensor, "*batch P P"]:
+    """R with ``R Rᵀ = matrix``, for symmetric matrices that have no negative eigenvalues."""
     values, vectors = torch.linalg.eigh(matrix)
-    return vectors * values.clamp(min=0).sqrt()
+    return vectors * values.clamp(min=0).sqrt().unsqueeze(-2)
 
 
 def whiten(
@@ -197,6 +227,21 @@ def gaussian_kl(covariance: Float[Tensor, "P P"], prior: Float[Tensor, "P P"]) -
     factor = cholesky(covariance, "the covariance G")
     inverse = factorised(prior, "the prior covariance K")[1]
     return whitened_kl(inverse @ factor, triangular=True)
+
+
+def normal_log_density(
+    factor: Float[Tensor, "*batch P P"], white: Float[Tensor, "*batch P M"]
+) -> Float[Tensor, "*batch"]:
+    r""":math:`\sum_\lambda \log N(y_\lambda; 0, L L^T)`, in nats.
+
+    Args:
+        factor: L, lower triangular.
+        white: :math:`L^{-1} y_\lambda`, one a column.
+    """
+    size, columns = white.shape[-2:]
+    log_det = 2 * log_abs_det(factor, triangular=True)
+    constant = size * math.log(2 * math.pi)
+    return -0.5 * (white.square().sum((-2, -1)) + columns * (log_det + constant))
 
 
 def mix(

@@ -40,8 +40,8 @@ from convdkm.choices import (
     Top,
 )
 from convdkm.errors import InvalidInputError
-from convdkm.kernels import KERNELS, KernelName
-from convdkm.kernels.registry import Option
+from convdkm.kernels import KERNELS
+from convdkm.kernels.registry import KernelName, Option
 from convdkm.storage.text import shortened
 
 PositiveInt = Annotated[int, Field(gt=0)]
@@ -136,6 +136,11 @@ class MachineOptions(_WithKernel):
     jitter: Annotated[float, Field(ge=0)] = Field(
         0.0, description="relative and absolute white noise before and after every kernel"
     )
+    jitter_angles: bool = Field(
+        False,
+        description="the jitter before a kernel enters the inducing block and the angles alone, not"
+        " the variances of images",
+    )
     inducing_norm: InducingNorm = Field("batch", description="normalisation of the inducing block")
     data_norm: DataNorm = Field("batch", description="normalisation of the train/test block")
     inducing_scale: InducingScale = Field("batch", description="scaling of the inducing block")
@@ -148,9 +153,15 @@ class MachineOptions(_WithKernel):
     inducing_choice: InducingChoice = Field(
         "random", description="how the inducing patches are chosen from those of the images"
     )
+    interior_patches: bool = Field(
+        False, description="draw inducing patches that lie wholly inside an image"
+    )
     mixing: MixingInit = Field("random", description="how the mixing weights C start")
     mixing_parameterisation: Parameterisation = Field(
         "direct", description="learn C itself, or relative to the incoming Gram"
+    )
+    divide_mixing: bool = Field(
+        False, description="learn √P_i C, and divide by √P_i of the incoming Gram; not C"
     )
     gram_parameterisation: Parameterisation = Field(
         "direct", description="learn G_ii itself, or relative to K_ii"
@@ -160,6 +171,7 @@ class MachineOptions(_WithKernel):
     )
     learn_gram_scale: bool = Field(False, description="learn a factor of every Gram as well")
     divide_gram: bool = Field(False, description="learn R with G_ii = R Rᵀ / P_i, not R Rᵀ")
+    full_gram: bool = Field(False, description="learn a square R, and not its lower triangle alone")
     skip_weight: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="share of the block in the convex combination of a skip"
     )
@@ -172,6 +184,10 @@ class MachineOptions(_WithKernel):
     samples: PositiveInt | None = Field(
         None, description="number of samples or nodes; 1000 or 64 by default"
     )
+    noise: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="likelihood 'gaussian': variance of the noise, to start with"
+    )
+    learn_noise: bool = Field(True, description="likelihood 'gaussian': learn that variance")
     head_parameterisation: Parameterisation = Field(
         "direct", description="learn μ and A themselves, or relative to K_ii"
     )

@@ -114,9 +114,9 @@ def test_the_figures_of_the_end_that_cannot_be_written(arrays, whole, tmp_path, 
 def failing_on(name: str):
     """``files.replacing`` on a disk that is full when a file of that name comes."""
 
-    def replacing(path, before=None):
+    def replacing(path):
         with files.writing(path):
-            return full() if path.name == name else whole_files(path, before)
+            return full() if path.name == name else whole_files(path)
 
     whole_files = files.replacing
     return replacing

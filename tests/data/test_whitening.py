@@ -7,7 +7,7 @@ from convdkm.data import ZCA, NoWhitening, Standardise, Whitening, load_idx, mak
 from convdkm.data.whitening import chosen_whitening, zca_of_few
 from convdkm.errors import InvalidInputError, NotInitialisedError
 
-KINDS = ["zca", "zca-paper", "standardise", "none"]
+KINDS = ["zca", "zca-paper", "zca-published", "standardise", "none"]
 AXES = (0, 2, 3)
 
 
@@ -24,14 +24,28 @@ def plain_zca(flat, epsilon):
     return flat @ vectors @ torch.diag((values + epsilon * values.mean()) ** -0.5) @ vectors.T
 
 
-def test_published_zca_equals_the_formula():
+def standardised(images):
+    deviation = images.std(AXES, correction=0, keepdim=True)
+    return (images - images.mean(AXES, keepdim=True)) / deviation
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1e-3, 10.0])
+def test_published_zca_subtracts_no_mean_image(epsilon):
+    images = correlated() + torch.linspace(0, 9, 4)
+    whitened = ZCA(epsilon, "published").fit(images)(images)
+    flat = standardised(images.double()).flatten(1)
+    values, vectors = torch.linalg.eigh(flat.T @ flat / len(flat))
+    root = vectors @ torch.diag((values + epsilon * values.mean()) ** -0.5) @ vectors.T
+    expected = standardised((flat @ root).reshape(images.shape))
+    torch.testing.assert_close(whitened.double(), expected, rtol=1e-4, atol=1e-4)
+    centred = ZCA(epsilon).fit(images)(images)
+    assert float((whitened - centred).abs().max()) > 0.1
+
+
+def test_zca_of_standardised_channels_equals_the_formula():
     images = correlated()
     whitened = ZCA(0.1).fit(images)(images)
-    standard = images.double()
-    standard = (standard - standard.mean(AXES, keepdim=True)) / standard.std(
-        AXES, correction=0, keepdim=True
-    )
-    expected = plain_zca(standard.flatten(1), 0.1).reshape(images.shape)
+    expected = plain_zca(standardised(images.double()).flatten(1), 0.1).reshape(images.shape)
     expected = expected / expected.std(AXES, correction=0, keepdim=True)
     torch.testing.assert_close(whitened.double(), expected, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(whitened.std(AXES, correction=0), torch.ones(2), rtol=1e-4, atol=0)
@@ -119,7 +133,7 @@ def test_constant_pixels_are_not_blown_up(kind):
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1])
-@pytest.mark.parametrize("variant", ["published", "paper"])
+@pytest.mark.parametrize("variant", ["standardised", "published", "paper"])
 def test_degenerate_images(variant, epsilon):
     constant = torch.full((10, 2, 3, 3), 0.5)
     assert float(ZCA(epsilon, variant).fit(constant)(constant).abs().max()) < 1e-5
@@ -193,8 +207,8 @@ def test_no_whitening_is_the_identity():
 
 def test_kinds_by_name():
     kinds = [make_whitening(kind, 0.5) for kind in KINDS]
-    assert [type(kind) for kind in kinds] == [ZCA, ZCA, Standardise, NoWhitening]
-    assert [kind.variant for kind in kinds[:2]] == ["published", "paper"]
+    assert [type(kind) for kind in kinds] == [ZCA, ZCA, ZCA, Standardise, NoWhitening]
+    assert [kind.variant for kind in kinds[:3]] == ["standardised", "paper", "published"]
     assert all(isinstance(kind, Whitening) for kind in kinds)
     assert kinds[0].epsilon == 0.5
     with pytest.raises(InvalidInputError, match=r"whitening must be one of 'zca'.*'pca'"):

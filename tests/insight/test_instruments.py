@@ -8,8 +8,7 @@ import torch
 
 import convdkm as dkm
 from convdkm.insight import gradient_ratios, look_into, readings
-from convdkm.insight.instruments import scale_part
-from convdkm.insight.meter import Meter, whitening_of
+from convdkm.insight.instruments import Meter, scale_part, whitening_of
 from convdkm.model import in_mode
 
 KERNELS = {"arccos": dkm.ArcCosine, "squared exponential": dkm.SquaredExponential}

@@ -8,7 +8,8 @@ import pytest
 
 import convdkm as dkm
 from convdkm.config import SECTION, RunConfig
-from convdkm.kernels import KERNELS, KernelName
+from convdkm.kernels import KERNELS
+from convdkm.kernels.registry import KernelName
 from convdkm.options import MachineOptions
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import convdkm as dkm
+from convdkm.ops.chain import forked
 from convdkm.ops.conv import ConvPlan
-from convdkm.ops.fork import every, forked
-from convdkm.ops.window import Window
+from convdkm.ops.window import Window, every
 from convdkm.runtime.maps import channels_last
 
 

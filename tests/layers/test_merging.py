@@ -23,6 +23,8 @@ LAYERS = {
     "Centre": dkm.Centre,
     "Skip": lambda: dkm.Skip(dkm.GramLayer(5)),
     "Noise": dkm.Noise,
+    "Jitter": lambda: dkm.Jitter(dkm.ArcCosine()),
+    "GramLayer, full": lambda: dkm.GramLayer(5, full=True),
     "AveragePool": lambda: dkm.AveragePool(2, padding=1),
     "GlobalAveragePool": dkm.GlobalAveragePool,
     "Flatten": dkm.Flatten,
@@ -31,9 +33,9 @@ LAYERS = {
     "Sequential, empty": dkm.Sequential,
 }
 SPLITTING = {"GramLayer", "Norm", "Norm, inducing only", "Centre", "AveragePool"}
-SPLITTING |= {"GlobalAveragePool", "Sequential"}
+SPLITTING |= {"GlobalAveragePool", "Sequential", "GramLayer, full"}
 ABSORBING = {"Conv", "Mix", "GramLayer", "Norm", "Norm, inducing only", "Centre", "AveragePool"}
-ABSORBING |= {"GlobalAveragePool", "Flatten, mixing", "Sequential"}
+ABSORBING |= {"GlobalAveragePool", "Flatten, mixing", "Sequential", "GramLayer, full"}
 
 
 def _ready(build, label, dtype=torch.float64):

@@ -6,7 +6,7 @@ imported from here, read the parameters of the library's layers and list what is
 """
 
 from oracle.blocks import Blocks, deviation, gram_of_features
-from oracle.compose import add_noise, skip
+from oracle.compose import add_noise, jitter, skip
 from oracle.conv import convolve, mix
 from oracle.gram_layer import gaussian_kl, predict_gram
 from oracle.head import head_kl, head_marginals
@@ -40,6 +40,7 @@ __all__ = [
     "head_kl",
     "head_marginals",
     "inducing_mean",
+    "jitter",
     "mix",
     "normalise",
     "objective",

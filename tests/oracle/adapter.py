@@ -141,18 +141,19 @@ def _(layer: dkm.Kernel, gram: Blocks):
 
 @push.register
 def _(layer: dkm.Conv, gram: Blocks):
-    weight = array(layer.weight)
+    weight = array(layer.weight) / layer.divisor
     return oracle.convolve(gram, weight, border=layer.border, **_window(layer.window)), {}
 
 
 @push.register
 def _(layer: dkm.Mix, gram: Blocks):
-    return oracle.mix(gram, array(layer.weight)), {}
+    return oracle.mix(gram, array(layer.weight) / layer.divisor), {}
 
 
 def learned_gram(layer: dkm.GramLayer, K_ii: Array) -> Array:
     """G_ii from the parameters of a Gram layer."""
-    factor = np.tril(array(layer.factor)) / layer.divisor
+    factor = array(layer.factor) / layer.divisor
+    factor = factor if layer.full else np.tril(factor)
     if layer.parameterisation == "whitened":
         factor = np.linalg.cholesky(K_ii) @ factor
     scale = 1.0 if layer.log_scale is None else np.exp(array(layer.log_scale))
@@ -195,6 +196,13 @@ def _(layer: dkm.Noise, gram: Blocks):
 
 
 @push.register
+def _(layer: dkm.Jitter, gram: Blocks):
+    noise = layer.noise
+    kernel = kernel_function(layer.kernel)
+    return oracle.jitter(kernel, gram, noise.relative, noise.absolute), {}
+
+
+@push.register
 def _(layer: dkm.AveragePool, gram: Blocks):
     window = layer.window
     return oracle.average_pool(gram, window.size, window.stride, window.padding), {}
@@ -207,7 +215,10 @@ def _(layer: dkm.GlobalAveragePool, gram: Blocks):
 
 @push.register
 def _(layer: dkm.Flatten, gram: Blocks):
-    return oracle.flatten(gram, None if layer.weight is None else array(layer.weight)), {}
+    if layer.weight is None:
+        return oracle.flatten(gram, None), {}
+    divisor = np.sqrt(layer.weight.shape[1]) if layer.divided else 1.0
+    return oracle.flatten(gram, array(layer.weight) / divisor), {}
 
 
 def _prefixed(name: str, kl: KLs) -> KLs:

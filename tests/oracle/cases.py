@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import zlib
 from collections.abc import Callable, Iterator
@@ -216,6 +217,9 @@ def conv_cases() -> Iterator[Case]:
         yield layer_case(
             f"Conv, {len(space)}-D", f"Conv {space} real patches", build, space, num_inducing=4
         )
+    for mixing in ("random", "patches"):
+        build = _conv(3, "inside", ndim=2, before=4, after=6, mixing=mixing, divided=True)
+        yield layer_case("Conv, 2-D", f"Conv divided {mixing}", build, (4, 5), num_inducing=4)
 
 
 def mix_cases() -> Iterator[Case]:
@@ -225,6 +229,13 @@ def mix_cases() -> Iterator[Case]:
             f"Mix {after} {identity} {space}",
             lambda after=after, identity=identity: dkm.Mix(5, after, identity=identity),
             space,
+        )
+    for identity in (False, True):
+        yield layer_case(
+            "Mix",
+            f"Mix divided {identity}",
+            lambda identity=identity: dkm.Mix(5, 5, identity=identity, divided=True),
+            (3, 4),
         )
 
 
@@ -242,6 +253,14 @@ def gram_layer_cases() -> Iterator[Case]:
                 5, nu, parameterisation=p, initial_scale=s, learn_scale=learn
             ),
             space,
+        )
+    for parameterisation, learn in itertools.product(("direct", "whitened"), (False, True)):
+        options = {"parameterisation": parameterisation, "learn_scale": learn, "full": True}
+        yield layer_case(
+            f"GramLayer, {parameterisation}",
+            f"GramLayer {options}",
+            lambda options=options: dkm.GramLayer(5, 0.5, divided=True, **options),
+            (3, 4),
         )
     yield layer_case(
         "GramLayer, NNGP", "GramLayer NNGP", lambda: dkm.GramLayer(5, float("inf")), (3, 4)
@@ -334,6 +353,17 @@ def compose_cases() -> Iterator[Case]:
             lambda r=relative, a=absolute: dkm.Noise(r, a),
             space,
         )
+    for kernel in (
+        dkm.ArcCosine(weight_variance=1.2, bias_variance=0.1),
+        dkm.SquaredExponential(0.8),
+        dkm.Linear(),
+    ):
+        yield layer_case(
+            "Jitter",
+            f"Jitter {type(kernel).__name__}",
+            lambda kernel=kernel: dkm.Jitter(copy.deepcopy(kernel), 0.2, 0.1),
+            (3, 4),
+        )
 
 
 def pool_cases() -> Iterator[Case]:
@@ -371,6 +401,9 @@ def pool_cases() -> Iterator[Case]:
             lambda after=after: dkm.Flatten(after),
             space,
         )
+    yield layer_case(
+        "Flatten, mixing", "Flatten divided", lambda: dkm.Flatten(3, divided=True), (3, 4)
+    )
 
 
 # -- inputs ------------------------------------------------------------------------------------
@@ -495,6 +528,13 @@ def likelihood_cases() -> Iterator[Case]:
 # -- chains whose neighbours merge -------------------------------------------------------------
 
 CHAINS: dict[str, Callable[[], dkm.Layer]] = {
+    "Jitter, Noise, Conv, GramLayer, Norm": lambda: dkm.Sequential(
+        dkm.Jitter(dkm.ArcCosine(), 0.2, 0.1),
+        dkm.Noise(0.1, 0.3),
+        dkm.Conv(5, 6, 3, divided=True),
+        dkm.GramLayer(6, full=True),
+        dkm.Norm(),
+    ),
     "Conv, GramLayer, Norm": lambda: dkm.Sequential(
         dkm.ArcCosine(), dkm.Conv(5, 6, 3), dkm.GramLayer(6), dkm.Norm("local", "batch", "local")
     ),

@@ -116,6 +116,15 @@ MACHINES = {
     "centre before convolution": sequence(
         dkm.Centre, lambda: dkm.Conv(5, 5, 3), dkm.Norm, dkm.ArcCosine, lambda: dkm.Flatten(5)
     ),
+    "jitter, noise and divided weights": sequence(
+        lambda: dkm.Jitter(dkm.ArcCosine(weight_variance=1.2, bias_variance=0.1), 0.1, 0.2),
+        lambda: dkm.Noise(0.1, 0.2),
+        lambda: dkm.Conv(5, 6, 3, divided=True),
+        lambda: dkm.GramLayer(6, full=True, learn_scale=True, divided=True),
+        dkm.Norm,
+        lambda: dkm.Flatten(4, divided=True),
+        points=4,
+    ),
     "only the head": sequence(dkm.GlobalAveragePool),
     "nothing but a mean": sequence(dkm.Flatten),
 }

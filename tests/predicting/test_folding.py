@@ -12,8 +12,7 @@ from convdkm.architectures import build_model
 from convdkm.kernels import arccosine, pointwise
 from convdkm.kernels.blocks import Side
 from convdkm.layers import Layer, Plan
-from convdkm.runtime.compiled import diagonal_variance
-from convdkm.runtime.elementwise import PIECEWISE
+from convdkm.runtime.elementwise import PIECEWISE, diagonal_variance
 
 CLOSE = {torch.float32: 1e-5, torch.float64: 1e-10}
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import convdkm as dkm
-from convdkm.kernels import pointwise
 from convdkm.predicting import load_predictor
 from convdkm.predicting.describing import rebuilt
+from convdkm.runtime import compiled
 from damage import rewrite
 
 
@@ -146,15 +146,18 @@ def test_a_kernel_that_cannot_be_compiled_goes_on_without(caplog, monkeypatch):
     def fails(*_, **__):
         raise RuntimeError("this cannot be compiled\nsecond line")
 
-    monkeypatch.setattr(pointwise, "_compiled", lambda function: fails)
-    model, images = machine(Cauchy())
+    class NewKind(Cauchy):
+        """A kind for which no other test has made a program."""
+
+    monkeypatch.setattr(compiled, "compile_fx", fails)
+    model, images = machine(NewKind())
     labels = torch.arange(12) % 3
     expected = model.objective(images, labels, num_data=12).total
-    kernel = next(part for part in model.modules() if isinstance(part, Cauchy))
+    kernel = next(part for part in model.modules() if isinstance(part, NewKind))
     kernel.compiled = True
     torch.testing.assert_close(model.objective(images, labels, num_data=12).total, expected)
     assert not kernel.compiled
-    assert "Cauchy is not compiled: this cannot be compiled" in caplog.text
+    assert "NewKind is not compiled: this cannot be compiled" in caplog.text
 
 
 def test_a_kernel_that_is_not_known_to_the_reader_is_named(tmp_path):

@@ -14,7 +14,6 @@ from PIL import Image
 import convdkm as dkm
 from convdkm.report.charts import Series, line_chart
 from convdkm.report.curves import thinned
-from convdkm.report.heat import heat_map, reliability_diagram
 from convdkm.report.markup import Markup, element, together
 from convdkm.report.pictures import (
     CIVIDIS,
@@ -24,8 +23,9 @@ from convdkm.report.pictures import (
     matrix_picture,
     patch_pictures,
 )
-from convdkm.report.rows import Marks, bar_rows, dot_rows
+from convdkm.report.rows import Marks, bar_rows, dot_rows, heat_map
 from convdkm.report.scale import axis_for, percent, short
+from convdkm.report.shown_predictions import reliability_diagram
 from convdkm.training.metrics import Reliability
 
 
@@ -107,7 +107,7 @@ def test_a_heat_map_says_what_is_in_its_cells():
             ["<x>", "y"],
             shades,
             text=lambda i, j: "",
-            said=lambda i, j: f"{i} {j}",
+            hint=lambda i, j: f"{i} {j}",
             labels=("rows", "columns"),
         )
     )

@@ -11,9 +11,9 @@ from convdkm.kernels.blocks import Side
 from convdkm.kernels.pointwise import convolved, value_of_rows
 from convdkm.numerics import safe_sqrt
 from convdkm.ops.chain import Chain
-from convdkm.ops.predicted import Number, predicted
+from convdkm.ops.predicted import Scale, predicted
 from convdkm.ops.window import Window
-from convdkm.runtime import compiled, for_rows, maps
+from convdkm.runtime import compiled, elementwise, maps
 from convdkm.runtime.elementwise import PIECEWISE, compiled_engine, engine
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
@@ -194,9 +194,9 @@ def test_the_compiled_engine_does_the_same():
 
 
 def test_a_torch_without_limits_of_its_own_compiles_all_the_same(monkeypatch):
-    assert for_rows.apart(3) in ({}, {"recompile_limit": 3, "isolate_recompiles": True})
+    assert compiled.apart(3) in ({}, {"recompile_limit": 3, "isolate_recompiles": True})
     monkeypatch.setattr(torch, "compile", lambda function, *, dynamic, backend: function)
-    doubled = for_rows.compiled_for_rows(lambda rows: 2 * rows)
+    doubled = compiled.compiled_for_rows(lambda rows: 2 * rows)
     assert torch.equal(doubled(torch.ones(3, 2)), torch.full((3, 2), 2.0))
 
 
@@ -215,8 +215,8 @@ def test_compiled_kernels_do_the_same(name):
 def test_kernels_of_one_kind_share_a_program(monkeypatch):
     the_compiled_engine()
     seen = []
-    make = for_rows.compile_fx
-    monkeypatch.setattr(for_rows, "compile_fx", lambda *a, **k: seen.append(a) or make(*a, **k))
+    make = compiled.compile_fx
+    monkeypatch.setattr(compiled, "compile_fx", lambda *a, **k: seen.append(a) or make(*a, **k))
     it, ii, tt = blocks(torch.float32, points=3, seed=5)
     rows = maps.as_rows(it), Side.of(ii), Side.of(tt.reshape(-1, 1))
 
@@ -256,7 +256,7 @@ def check_predicted(each_engine, dtype, shifted, number, orthogonal):
         factor,
         orthogonal=orthogonal,
         shift=shift,
-        number=Number(scale, "mean" in number, fixed),
+        scale=Scale(scale, "mean" in number, fixed),
         engine=each_engine,
     )
     inner = torch.einsum("pm,nphw->nmhw", spread.to(dtype), white)
@@ -289,7 +289,7 @@ def test_pieces_make_no_difference(monkeypatch):
         window = Window.of(3, 1, "same", 1, 2)
         value = convolved(dkm.ArcCosine(), window, (it, ii, tt), weight)
         eye = torch.eye(5, dtype=torch.float64)
-        predicted_it, variance, _ = predicted(it, tt, eye, 2 * eye, number=Number(by_mean=True))
+        predicted_it, variance, _ = predicted(it, tt, eye, 2 * eye, scale=Scale(by_mean=True))
         total = value.sum() + variance.sum() + predicted_it.square().sum()
         return total, *torch.autograd.grad(total, [it, ii, tt])
 
@@ -322,7 +322,7 @@ def test_without_a_compiler_torchs_operations_are_used(monkeypatch, caplog):
     def fails(*_arguments, **_options):
         raise RuntimeError("no C++ compiler was found\nsecond line")
 
-    monkeypatch.setattr(compiled, "compiled_for_rows", lambda *_, **__: fails)
+    monkeypatch.setattr(elementwise, "compiled_for_rows", lambda *_, **__: fails)
     compiled_engine.cache_clear()
     try:
         assert engine(compiled=True) is PIECEWISE

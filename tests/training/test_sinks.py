@@ -12,11 +12,11 @@ import pytest
 from convdkm import InvalidInputError
 from convdkm.training import sinks as sinks_module
 from convdkm.training import tables as tables_module
-from convdkm.training.log import LogSink
 from convdkm.training.sinks import (
     CsvSink,
     EpochRecord,
     LayersRecord,
+    LogSink,
     MemorySink,
     RunInfo,
     Sink,

@@ -25,13 +25,13 @@ def main() -> None:
 
 
 def _of_thread(failure: threading.ExceptHookArgs) -> None:
-    """What a thread could not write, such as TensorBoard's, is said by whoever waits for it."""
+    """Leave errors of writing in a thread, such as TensorBoard's, to the code that waits for it."""
     if not isinstance(failure.exc_value, OSError):
         threading.__excepthook__(failure)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command; errors that a user can mend are a message, without a traceback."""
+    """Run one command; errors that a user can correct are a message, without a traceback."""
     import typer
 
     from convdkm.cli.app import build_app
@@ -51,11 +51,9 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        return _fail(
-            "out of memory; try --micro-batch 32, a smaller --batch-size or --evaluation-batch, or"
-            f" fewer inducing points ({_first_line(error)})",
-            1,
-        )
+        detail = (str(error).splitlines() or [type(error).__name__])[0]
+        advice = "try --micro-batch 32, a smaller --batch-size or --evaluation-batch, or fewer"
+        return _fail(f"out of memory; {advice} inducing points ({detail})", 1)
     return code if isinstance(code, int) else 0
 
 
@@ -68,14 +66,8 @@ def _usage(error: typer.TyperException, arguments: Sequence[str]) -> str:
     """What is wrong with a command, and where its help is."""
     message = error.format_message().rstrip(".")
     context = getattr(error, "ctx", None)
-    first = " ".join(["convdkm", *arguments[:1]])
-    command = first if context is None else context.command_path
-    end = "" if message.endswith("?") else "."
-    return f"{message}{end} See `{command} --help`"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+    command = context.command_path if context else " ".join(["convdkm", *arguments[:1]])
+    return f"{message}{'' if message.endswith('?') else '.'} See `{command} --help`"
 
 
 def _is_out_of_memory(error: Exception) -> bool:

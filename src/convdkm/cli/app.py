@@ -5,14 +5,13 @@ These files import nothing slow until their command is called, so that help come
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from convdkm import __version__
 from convdkm.cli.bench import bench
 from convdkm.cli.compare import compare
-from convdkm.cli.configuring import ConfiguringCommand
 from convdkm.cli.data import data, fetch_sets, list_sets, verify_sets
 from convdkm.cli.evaluate import evaluate
 from convdkm.cli.export import export
@@ -26,6 +25,26 @@ from convdkm.cli.sweep import sweep
 from convdkm.cli.tables import tables
 from convdkm.cli.train import train
 from convdkm.cli.verify import verify
+
+
+class ConfiguringCommand(Command):
+    """A command with a flag for every field of the configuration, which takes long to import.
+
+    The flags are made when the command is called or its own help is asked for. Those that the user
+    gave are the context's ``obj``, by the names of the fields.
+    """
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        from convdkm.cli.options import configuration_flags
+
+        return [*super().get_params(ctx), *configuration_flags()]
+
+    def invoke(self, ctx: Any) -> Any:
+        from convdkm.cli.options import FIELDS
+
+        given = {name: ctx.params.pop(name) for name in FIELDS}
+        ctx.obj = {name: value for name, value in given.items() if value is not None}
+        return super().invoke(ctx)
 
 
 def _version(wanted: bool) -> None:

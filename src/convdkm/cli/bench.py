@@ -116,8 +116,7 @@ def show(results: dict[str, Any]) -> None:
     from convdkm.lab.bench.tables import heading, notes, sheets
 
     screen = console()
-    for line in heading(results):
-        say(line)
+    say("\n".join(heading(results)))
     for sheet in sheets(results):
         screen.print(f"\n{sheet.title}", style="bold")
         screen.print(plain_table(*sheet.columns, rows=sheet.rows, right=sheet.right))
@@ -129,8 +128,7 @@ def as_markdown(results: dict[str, Any]) -> str:
     """Machine, tables and remarks as Markdown."""
     from convdkm.lab.bench.tables import heading, notes, sheets
 
-    remarks = [*results["disturbed"], *notes(results)]
     parts = ["  \n".join(heading(results)) + "\n", *(each.markdown() for each in sheets(results))]
-    if remarks:
-        parts.append("\n".join(f"- {remark}" for remark in remarks) + "\n")
+    if remarks := [f"- {remark}\n" for remark in (*results["disturbed"], *notes(results))]:
+        parts.append("".join(remarks))
     return "\n".join(parts)

@@ -114,7 +114,7 @@ def compare(
     if list_methods:
         _show_methods()
         return
-    from convdkm.lab.studies.comparison.request import asked_for
+    from convdkm.lab.studies.comparison.comparison import asked_for
     from convdkm.lab.studies.launchers import check_name
     from convdkm.lab.studies.rendering import check_format
 

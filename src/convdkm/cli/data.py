@@ -74,26 +74,19 @@ def fetch_sets(
 
     An interrupted download continues where it stopped, and every file is checked.
     """
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich import progress as bars
 
     from convdkm.data.download import fetch
 
     chosen = [known_set(name) for name in names]
     columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.DownloadColumn(),
+        bars.TransferSpeedColumn(),
+        bars.TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console(stderr=True)) as progress:
+    with bars.Progress(*columns, console=console(stderr=True)) as progress:
         tasks = {}
 
         def show(file: str, done: int, total: int | None) -> None:

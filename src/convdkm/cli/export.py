@@ -33,8 +33,8 @@ def export(
     latent functions and the log-probabilities of the classes.
     """
     from convdkm.cli.inputs import open_run
+    from convdkm.predicting.describing import CannotExportError
     from convdkm.predicting.exporting import require_onnx, write_onnx, write_program
-    from convdkm.predicting.predictor import CannotExportError
     from convdkm.predicting.saving import save_predictor
 
     formats = {".onnx": write_onnx, ".pt2": write_program, ".safetensors": save_predictor}

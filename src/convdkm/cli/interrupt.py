@@ -1,4 +1,4 @@
-"""Ctrl-C once asks politely; twice insists."""
+"""Ctrl-C: the first asks the program to stop soon, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 SAME_PRESS_SECONDS = 1.0
 LONGEST_CALL_SECONDS = 1.0
-"""How long a signal may wait for Python, where there is nothing to lose."""
+"""How long a signal may wait for its handler, where there is nothing to save."""
 
 
 class Interrupt:
@@ -22,33 +22,28 @@ class Interrupt:
     Signals within a second count as one: ``torchrun`` passes on what the terminal has sent to all.
 
     Args:
-        message: what standard error is told at once, since a step may take a while.
-        too_early: if given, then until :meth:`begin` there is nothing to be polite about: a signal
-            ends the program with these words, though it be in the middle of a long function that is
-            not Python's, such as the eigenvectors of a matrix.
+        message: is written to standard error at once, since a step may take a while.
+        too_early: if given, a signal before :meth:`begin` ends the program with these words, even
+            during a long call of a C function, such as the eigenvectors of a matrix.
     """
 
     def __init__(self, message: str = "", *, too_early: str | None = None) -> None:
         self.asked = False
-        self.number = signal.SIGINT
+        self.exit_code = 128 + signal.SIGINT
+        """Of a program that a signal ended: 130 after Ctrl-C."""
         self._message, self._too_early = message, too_early
         self._time = 0.0
         self._before: dict[signal.Signals, Any] = {}
-        self._heard = threading.Event()
-        self._ears: tuple[int, int] | None = None
+        self._handled = threading.Event()
+        self._wakeup: tuple[int, int] | None = None
 
     def __call__(self) -> bool:
         return self.asked
 
     def begin(self) -> None:
-        """Be polite from now on: there is something to lose."""
+        """From now on a first signal only asks: there is work to be saved."""
         self._too_early = None
         self._stop_listening()
-
-    @property
-    def exit_code(self) -> int:
-        """Of a program that a signal ended: 130 after Ctrl-C."""
-        return 128 + self.number
 
     def __enter__(self) -> Interrupt:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -63,41 +58,42 @@ class Interrupt:
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._heard.set()
+        self._handled.set()
         now = time.monotonic()
         if self.asked and now - self._time > SAME_PRESS_SECONDS:
             raise KeyboardInterrupt
         if not self.asked:
-            self.asked, self._time, self.number = True, now, signal.Signals(number)
+            self.asked, self._time, self.exit_code = True, now, 128 + number
             _say(self._message if self._too_early is None else self._too_early)
             if self._too_early is not None:
                 raise KeyboardInterrupt
 
-    # -- signals that Python cannot hear -------------------------------------------------------
-
     def _listen(self) -> None:
-        """Let another thread hear of signals, too: handlers wait for the main thread's Python."""
-        heard, told = os.pipe()
-        os.set_blocking(told, False)
-        self._ears = (told, signal.set_wakeup_fd(told, warn_on_full_buffer=False))
-        threading.Thread(target=self._end_if_nobody_does, args=(heard,), daemon=True).start()
+        """Let another thread see signals, too: a handler runs only between the main thread's calls.
+
+        Python writes the number of a signal to the pipe as soon as it arrives.
+        """
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        self._wakeup = (writer, signal.set_wakeup_fd(writer, warn_on_full_buffer=False))
+        threading.Thread(target=self._end_if_not_handled, args=(reader,), daemon=True).start()
 
     def _stop_listening(self) -> None:
-        ears, self._ears = self._ears, None
-        if ears is not None:
-            signal.set_wakeup_fd(ears[1])
-            os.close(ears[0])  # which ends the thread
+        wakeup, self._wakeup = self._wakeup, None
+        if wakeup is not None:
+            signal.set_wakeup_fd(wakeup[1])
+            os.close(wakeup[0])  # which ends the thread
 
-    def _end_if_nobody_does(self, heard: int) -> None:
-        while signals := os.read(heard, 1):
+    def _end_if_not_handled(self, reader: int) -> None:
+        while signals := os.read(reader, 1):
             number, message = signals[0], self._too_early
             ours = number in (signal.SIGINT, signal.SIGTERM)
-            if ours and message is not None and not self._heard.wait(LONGEST_CALL_SECONDS):
+            if ours and message is not None and not self._handled.wait(LONGEST_CALL_SECONDS):
                 _say(message)
                 with suppress(Exception):
                     sys.stdout.flush()
                 os._exit(128 + number)
-        os.close(heard)
+        os.close(reader)
 
 
 def _say(message: str) -> None:

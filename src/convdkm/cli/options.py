@@ -35,20 +35,10 @@ def configuration_flags() -> tuple[Any, ...]:
     return tuple(typer.main.get_command(app).params)
 
 
-def take_given(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Take the fields out of the arguments of a command; those that the user gave."""
-    given = {name: arguments.pop(name) for name in FIELDS}
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def choices(annotation: Any) -> tuple[Any, ...]:
     """The values of a field that takes one of a few; none for others."""
-    return tuple(
-        value
-        for part in _parts(annotation)
-        if get_origin(part) is Literal
-        for value in get_args(part)
-    )
+    literals = [part for part in _parts(annotation) if get_origin(part) is Literal]
+    return tuple(value for part in literals for value in get_args(part))
 
 
 def metavar(annotation: Any) -> str:
@@ -89,9 +79,5 @@ def _parameter(name: str) -> inspect.Parameter:
         rich_help_panel=PANELS[section],
         show_default=default_text(field.default),
     )
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=None,
-        annotation=Annotated[kind | None, option],
-    )
+    named, annotation = inspect.Parameter.KEYWORD_ONLY, Annotated[kind | None, option]
+    return inspect.Parameter(name, named, default=None, annotation=annotation)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,13 +16,10 @@ from convdkm.checks import check_choice
 from convdkm.cli.arguments import CheckpointName, Device, argument, option, switch
 from convdkm.cli.output import MISSING, console, plain_table, say, warn
 from convdkm.errors import InvalidInputError
-from convdkm.storage.prediction_file import PartialFile
-from convdkm.storage.prediction_rows import COLUMNS, CsvForm, Form, JsonForm, Row
+from convdkm.storage.prediction_file import COLUMNS, CsvForm, Form, JsonForm, PartialFile, Row
 from convdkm.storage.text import name_text, one_line
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from convdkm.data.picture_stream import PictureBatch
     from convdkm.prediction import ClassPrediction
 
@@ -72,7 +69,8 @@ def predict(
     from convdkm.data.image_folder import picture_files
     from convdkm.data.picture_stream import stream_pictures
 
-    name = format or _form_of(output)
+    ending = "" if output is None else output.suffix.lower().removeprefix(".")
+    name = format or (ending if ending in ("csv", "json") else "table")
     check_choice("--format", name, FormName)
     machine = _machine(run, checkpoint, device)
     files = picture_files(images)
@@ -101,10 +99,8 @@ def predict(
         return
     options = {"form": name, "resize": resize, "skip_bad": skip_bad, "version": __version__}
     origin = json.dumps([options, machine.digest, machine.at_once])
-    file = PartialFile(
-        output, form, origin, gaps=skip_bad, tell=partial(say, stderr=True), warn=warn
-    )
-    count = _write(file, rows)
+    tell = partial(say, stderr=True)
+    count = _write(PartialFile(output, form, origin, gaps=skip_bad, tell=tell, warn=warn), rows)
     say(f"{count} prediction{'' if count == 1 else 's'} written to {output}", stderr=True)
 
 
@@ -147,20 +143,14 @@ def _require_some(count: int, form: Form) -> None:
 @contextmanager
 def _progress(total: int, *, shown: bool = True) -> Iterator[Advance]:
     """A bar on standard error, if that is a terminal; yields what it is told the position by."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich import progress
 
     screen = console(stderr=True)
-    with Progress(
-        TextColumn("predicting"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
+    with progress.Progress(
+        progress.TextColumn("predicting"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
         console=screen,
         disable=not (shown and screen.is_terminal),
         transient=True,
@@ -172,14 +162,9 @@ def _progress(total: int, *, shown: bool = True) -> Iterator[Advance]:
 
 
 class Machine(NamedTuple):
-    """What predicts, and what it needs to know.
+    """What predicts images, ``at_once`` in a batch; the digest is of all parameters and settings.
 
-    Attributes:
-        predict: maps a batch of images to predictions.
-        class_names: the classes, each on one line.
-        image_shape: channels, height and width.
-        at_once: the number of images in a batch.
-        digest: SHA-256 of all numbers and settings.
+    Each name of a class is one line; the shape is channels, height and width.
     """
 
     predict: Callable[[Any], ClassPrediction]
@@ -222,23 +207,11 @@ def _machine(path: Path, checkpoint: str, device: str | None) -> Machine:
                 f"{path} does not say the size of its images and the names of its classes; export"
                 " it from a run: convdkm export RUN FILE"
             )
-    digest = _digest(tensors, description)
-    return Machine(predict, tuple(map(one_line, names)), sizes, at_once, digest)
-
-
-def _digest(tensors: Mapping[str, Tensor], description: str) -> str:
-    """SHA-256 of what a machine is made of."""
-    found = hashlib.sha256(description.encode("utf-8", "backslashreplace"))
+    digest = hashlib.sha256(description.encode("utf-8", "backslashreplace"))
     for name, value in tensors.items():
-        found.update(name.encode())
-        found.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return found.hexdigest()
-
-
-def _form_of(output: Path | None) -> str:
-    """The format that the name of a file asks for."""
-    ending = "" if output is None else output.suffix.lower().removeprefix(".")
-    return ending if ending in ("csv", "json") else "table"
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    return Machine(predict, tuple(map(one_line, names)), sizes, at_once, digest.hexdigest())
 
 
 def predicted_rows(machine: Machine, batch: PictureBatch, form: Form) -> list[Row]:
@@ -246,15 +219,8 @@ def predicted_rows(machine: Machine, batch: PictureBatch, form: Form) -> list[Ro
     prediction, classes = machine.predict(batch.images).cpu(), machine.class_names
     known = prediction.expected_entropy is not None
     information = prediction.mutual_information.tolist() if known else [None] * len(prediction)
-    labels, probabilities = prediction.labels.tolist(), prediction.probs.tolist()
-    figures = zip(
-        batch.positions,
-        labels,
-        probabilities,
-        prediction.entropy.tolist(),
-        information,
-        strict=True,
-    )
+    columns = (prediction.labels, prediction.probs, prediction.entropy)
+    figures = zip(batch.positions, *(c.tolist() for c in columns), information, strict=True)
     return [
         {
             "image": name_text(form.files[position]),
@@ -297,16 +263,12 @@ class TableForm(Form):
         return captured.get()
 
     def _table(self, rows: Iterable[Row], *, header: bool = True) -> Any:
-        def figure(value: float | None) -> str:
-            return MISSING if value is None else f"{value:.3f}"
-
         cells = (
             (
                 row["image"],
                 row["class"],
                 f"{row['probability']:.1%}",
-                figure(row["entropy"]),
-                figure(row["mutual_information"]),
+                *(MISSING if row[c] is None else f"{row[c]:.3f}" for c in COLUMNS[3:]),
             )
             for row in rows
         )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from convdkm.cli.arguments import DataDir, Device, MovedData, Quiet, RunFolder, option
 from convdkm.cli.output import console, metrics_table, say, say_path
 from convdkm.data.registry import checked_dataset
 from convdkm.storage.files import read_mapping
-
-if TYPE_CHECKING:
-    from convdkm.config import RunConfig
 
 
 def resume(
@@ -35,10 +31,11 @@ def resume(
     given = {"data_dir": data_dir, "device": device, "epochs": epochs}
     options: dict[str, Any] = {n: value for n, value in given.items() if value is not None}
     settings = read_config(run)[0].updated(options)
-    metrics = _final_metrics(run, settings)
-    if metrics:
+    metrics = read_mapping(run / "metrics.json") or {}
+    epochs_done = metrics.get("epochs")
+    if isinstance(epochs_done, int) and epochs_done >= settings.training.epochs:
         say(
-            f"This run is finished: {metrics['epochs']} epochs, {metrics['steps']} steps."
+            f"This run is finished: {epochs_done} epochs, {metrics['steps']} steps."
             " To go on nevertheless, ask for more with --epochs."
         )
         console().print(metrics_table(metrics))
@@ -49,12 +46,3 @@ def resume(
 
     place = None if data is None else checked_dataset(data)
     follow(lambda **more: go_on(run, data=place, **options, **more), settings, run, quiet=quiet)
-
-
-def _final_metrics(folder: Path, settings: RunConfig) -> dict[str, Any]:
-    """The figures of a run that has come to its last epoch; nothing for any other."""
-    metrics = read_mapping(folder / "metrics.json") or {}
-    try:
-        return metrics if metrics["epochs"] >= settings.training.epochs else {}
-    except (KeyError, TypeError):
-        return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -100,9 +100,8 @@ def _show_run(folder: Path, checkpoint: str, moved: Mapping[str, str] | None) ->
     from convdkm.cli.inputs import open_run
     from convdkm.report.findings import of_settings
 
-    run = open_run(folder, checkpoint, "cpu")
+    run, images = open_run(folder, checkpoint, "cpu"), None
     notes: list[str] = []
-    images = None
     if moved is not None:
         try:
             images = of_settings(run, warn, run.config.updated(moved)).train_images
@@ -152,8 +151,7 @@ def _show_start(
     read = run.readings(session.dataset.train_images)
     with torch.random.fork_rng(devices=[]):
         trainer.gradients(*next(trainer.batches.epoch(0)))
-    gradients = gradient_ratios(run.model)
-    _show(run, f"preset {preset}, at its start", read, gradients, [])
+    _show(run, f"preset {preset}, at its start", read, gradient_ratios(run.model), [])
 
 
 def _show(
@@ -185,22 +183,26 @@ def _show(
 
 
 def machine_table(
-    rows: Iterable[LayerSummary],
-    read: Mapping[str, Reading] | None = None,
-    gradients: Mapping[str, float] | None = None,
-    without: Sequence[str] = (),
+    rows: Sequence[LayerSummary],
+    read: Mapping[str, Reading],
+    gradients: Mapping[str, float],
+    without: Sequence[str],
 ) -> Table:
     """The layers, those of a block under its name.
 
     ``read`` holds the instruments of Gram layers, ``gradients`` the ratios of gradients to
     parameters, both by the names of layers; ``without`` names columns to leave out.
     """
-    rows = list(rows)
-    measured = _measured(read or {}, gradients or {})
+    optional = {
+        "explained": {n: f"{r.explained:.1%}" for n, r in read.items() if r.explained is not None},
+        "spread": {n: f"{r.spread:.2g}" for n, r in read.items() if r.spread is not None},
+        "gradient": {name: f"{value:.1e}" for name, value in gradients.items()},
+    }
+    measured = {title: values for title, values in optional.items() if values}
     columns = [each for each in (*COLUMNS, *measured) if each not in without]
     table = plain_table(*columns, right=[each for each in columns[1:] if each != "kind"])
 
-    def add(**cells: str) -> None:
+    def add(cells: Mapping[str, str]) -> None:
         table.add_row(*(cells.get(column, "") for column in columns))
 
     for block, members in groupby(rows, key=lambda row: row.block):
@@ -216,23 +218,11 @@ def machine_table(
                 "ν": "" if row.nu is None else f"{row.nu:g}",
                 "KL": "" if row.kl is None else _nats(row.kl),
             }
-            add(**cells, **{name: values.get(row.name, "") for name, values in measured.items()})
+            add(cells | {name: values.get(row.name, "") for name, values in measured.items()})
     table.add_section()
-    parameters = sum(row.parameters for row in rows)
-    divergence = sum(row.kl for row in rows if row.kl is not None)
-    add(layer="all", parameters=f"{parameters:,}", KL=_nats(divergence))
+    parameters, divergence = sum(row.parameters for row in rows), sum(row.kl or 0.0 for row in rows)
+    add({"layer": "all", "parameters": f"{parameters:,}", "KL": _nats(divergence)})
     return table
-
-
-def _measured(
-    read: Mapping[str, Reading], gradients: Mapping[str, float]
-) -> dict[str, dict[str, str]]:
-    """The columns that were measured, if any: text by the name of the layer."""
-    explained = {n: f"{r.explained:.1%}" for n, r in read.items() if r.explained is not None}
-    spread = {n: f"{r.spread:.2g}" for n, r in read.items() if r.spread is not None}
-    sizes = {name: f"{value:.1e}" for name, value in gradients.items()}
-    columns = {"explained": explained, "spread": spread, "gradient": sizes}
-    return {title: values for title, values in columns.items() if values}
 
 
 def _nats(value: float) -> str:

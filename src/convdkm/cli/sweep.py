@@ -97,8 +97,8 @@ def sweep(
     from convdkm.cli.inputs import given_options
     from convdkm.lab.studies.folder import JOBS
     from convdkm.lab.studies.launchers import Resources, make_launcher
-    from convdkm.lab.studies.sweeps.folder import SweepFolder
-    from convdkm.lab.studies.sweeps.request import asked_for, require_data
+    from convdkm.lab.studies.sweeps.planning import SweepFolder
+    from convdkm.lab.studies.sweeps.sweep import asked_for, require_data
 
     path = output or Path("sweeps") / table
     study = asked_for(

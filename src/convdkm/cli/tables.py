@@ -54,8 +54,8 @@ def write_study(
     from convdkm.lab.studies.comparison.folder import ComparisonFolder
     from convdkm.lab.studies.comparison.results import Results as Methods
     from convdkm.lab.studies.rendering import Table, write_tables
-    from convdkm.lab.studies.sweeps.curves import read_published
     from convdkm.lab.studies.sweeps.figures import draw as draw_runs
+    from convdkm.lab.studies.sweeps.figures import read_published
     from convdkm.lab.studies.sweeps.results import Results as Runs
 
     compared, drawn = ComparisonFolder.is_one(path), find_spec("matplotlib") is not None

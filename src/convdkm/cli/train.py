@@ -73,7 +73,7 @@ def train(
                 quiet=quiet,
             )
         finally:
-            with suppress(OSError):  # a new folder in which nothing came to be is taken back
+            with suppress(OSError):  # a new folder that stayed empty is removed
                 if output is None and world.leads:
                     os.removedirs(folder)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import isfinite
 from typing import NamedTuple
 
 import torch
@@ -232,18 +233,15 @@ class Dataset:
                 f"the {part} labels of {self._called} must be int64 (N,), got {labels.dtype}"
                 f" {tuple(labels.shape)}"
             )
-        if len(images) != len(labels):
-            raise InvalidInputError(
-                f"{self._called} has {len(images)} {part} images but {len(labels)} {part} labels"
-            )
-        if content.origins and len(images) != len(content.origins):
-            raise InvalidInputError(
-                f"{self._called} has {len(images)} {part} images but {len(content.origins)} origins"
-            )
+        for what, given in ((f"{part} labels", labels), ("origins", content.origins or labels)):
+            if len(images) != len(given):
+                raise InvalidInputError(
+                    f"{self._called} has {len(images)} {part} images but {len(given)} {what}"
+                )
         if not len(images):
             return
         low, high = (float(value) for value in torch.aminmax(images))
-        if not (-float("inf") < low and high < float("inf")):
+        if not (isfinite(low) and isfinite(high)):
             bad = (~images.isfinite()).flatten(1).any(1).nonzero().flatten()
             raise InvalidInputError(
                 f"{where} hold NaN or infinite values, in {len(bad)} images, the first at"

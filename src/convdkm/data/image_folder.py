@@ -46,7 +46,9 @@ def load_image_folder(
     if (root / "train").is_dir():
         train = _by_class(root / "train")
         test = _by_class(root / "test") if (root / "test").is_dir() else {}
-        _report_ignored(root, {"train", "test"}, report)
+        others = ", ".join(sorted({*_folders(root)} - {"train", "test"}))
+        if others and report is not None:
+            report(f"left out: the folders {others} of {root}, beside train and test")
     else:
         train, test = _by_class(root), {}
     names = _sorted_names(train)
@@ -122,10 +124,10 @@ def picture_files(source: str | Path | Iterable[str | Path]) -> list[str]:
 
 def _by_class(folder: Path) -> dict[str, list[Path]]:
     """Pictures of every class of a folder of classes."""
-    classes = [path for path in folder.iterdir() if path.is_dir() and not _is_hidden(path.name)]
+    classes = _folders(folder)
     if not classes:
         raise InvalidInputError(f"{folder} has no folders of classes; {_LAYOUT}{_hint(folder)}")
-    pictures = {path.name: [Path(picture) for picture in _found(path)] for path in classes}
+    pictures = {name: list(map(Path, _found(folder / name))) for name in classes}
     empty = [folder / name for name in _sorted_names(pictures) if not pictures[name]]
     if empty:
         raise InvalidInputError(
@@ -144,6 +146,11 @@ def _found(folder: Path) -> list[str]:
         found += [os.path.join(here, name) for name in pictures if not _is_hidden(name)]
     # Compared name by name, as paths are: what separates names comes before all else.
     return sorted(found, key=lambda path: path.replace(os.sep, "\0"))
+
+
+def _folders(folder: Path) -> list[str]:
+    """The names of the folders in a folder, but for hidden ones."""
+    return [path.name for path in folder.iterdir() if path.is_dir() and not _is_hidden(path.name)]
 
 
 def _is_hidden(name: str) -> bool:
@@ -167,10 +174,3 @@ def _hint(folder: Path) -> str:
                 f" (--data-dir) {folder}"
             )
     return ""
-
-
-def _report_ignored(root: Path, used: set[str], report: Report | None) -> None:
-    others = [path.name for path in root.iterdir() if path.is_dir() and path.name not in used]
-    ignored = sorted(name for name in others if not _is_hidden(name))
-    if ignored and report is not None:
-        report(f"left out: the folders {', '.join(ignored)} of {root}, beside train and test")

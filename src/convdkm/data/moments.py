@@ -36,9 +36,13 @@ class Moments:
 
     def channel_deviation(self) -> Tensor:
         """Standard deviation of each channel over images and pixels, one entry a pixel."""
-        means = self.mean.reshape(self.channels, -1)
-        around = (means - means.mean(1, keepdim=True)).square().flatten()
+        around = (self.mean - self.channel_mean(self.mean)).square()
         return self.channel_root_mean(self.covariance.diagonal() + around)
+
+    def channel_mean(self, values: Tensor) -> Tensor:
+        """Mean of each channel, one entry a pixel."""
+        by_channel = values.reshape(self.channels, -1)
+        return by_channel.mean(1, keepdim=True).expand_as(by_channel).flatten()
 
     def channel_root_mean(self, variances: Tensor) -> Tensor:
         """Root of the mean of each channel, one entry a pixel, and 1 for a constant channel."""

@@ -159,20 +159,20 @@ class SplitRecord:
             for digest in entry.digests
         }
 
-    def is_of(self, data: Dataset) -> bool:
+    def is_of(self, dataset: Dataset) -> bool:
         """Whether a set holds more than half of the training images, and of the test images."""
-        there = {d for part in (data.train, data.test) for each in part.digests for d in each}
+        there = {d for part in (dataset.train, dataset.test) for each in part.digests for d in each}
         return all(
             2 * sum(not there.isdisjoint(entry.digests) for entry in self.parts[part])
             > len(self.parts[part])
             for part in ("train", "test")
         )
 
-    def find(self, data: Dataset) -> Found:
+    def find(self, dataset: Dataset) -> Found:
         """The images of the split in a set, wherever in it they are."""
         recorded = [entry for part in PARTS for entry in self.parts.get(part, ())]
-        labels, count = renumbered(data, self.class_names), len(data.train)
-        there = _entries(data.train, labels[:count]) + _entries(data.test, labels[count:])
+        labels, count = renumbered(dataset, self.class_names), len(dataset.train)
+        there = _entries(dataset.train, labels[:count]) + _entries(dataset.test, labels[count:])
         places = _matched(recorded, there)
         left = set(range(len(there))).difference(place for place in places if place is not None)
         names_left = {there[place].name for place in left} - {""}
@@ -195,21 +195,21 @@ class SplitRecord:
                     found.renamed.append(f"{entry.name} → {now.name}")
                 chosen.append(place)
                 classes.append(entry.label if now.label < 0 else now.label)
-            images = _picked(data, torch.tensor(chosen, dtype=torch.int64))
+            images = _picked(dataset, torch.tensor(chosen, dtype=torch.int64))
             found.parts[part] = Part(images, torch.tensor(classes, dtype=torch.int64))
         replaced = sum(map(len, found.changes["replaced"].values()))
         found.added = max(len(left) - replaced - self.unused, 0)
         return found
 
 
-def renumbered(data: Dataset, class_names: Sequence[str]) -> Tensor:
+def renumbered(dataset: Dataset, class_names: Sequence[str]) -> Tensor:
     """The labels of all images, first those for training, as places in other class names.
 
     Images of classes that are not among them get -1.
     """
     numbers = {name: number for number, name in enumerate(class_names)}
-    mapped = torch.tensor([numbers.get(name, -1) for name in data.class_names])
-    return mapped[torch.cat([data.train_labels, data.test_labels])]
+    mapped = torch.tensor([numbers.get(name, -1) for name in dataset.class_names])
+    return mapped[torch.cat([dataset.train_labels, dataset.test_labels])]
 
 
 def _entries(part: Part, labels: Tensor) -> list[Entry]:
@@ -263,15 +263,16 @@ def _matched(recorded: Sequence[Entry], there: Sequence[Entry]) -> list[int | No
     return places
 
 
-def _picked(data: Dataset, places: Tensor) -> Tensor:
+def _picked(dataset: Dataset, places: Tensor) -> Tensor:
     """Images by their place among all of a set; without a copy where they are a whole part."""
-    count = len(data.train)
-    for part, start in ((data.train, 0), (data.test, count)):
+    count = len(dataset.train)
+    for part, start in ((dataset.train, 0), (dataset.test, count)):
         if torch.equal(places, torch.arange(start, start + len(part))):
             return part.images
-    images, first = data.train_images.new_empty(len(places), *data.image_shape), places < count
-    images[first] = data.train_images[places[first]]
-    images[~first] = data.test_images[places[~first] - count]
+    first = places < count
+    images = dataset.train_images.new_empty(len(places), *dataset.image_shape)
+    images[first] = dataset.train_images[places[first]]
+    images[~first] = dataset.test_images[places[~first] - count]
     return images
 
 

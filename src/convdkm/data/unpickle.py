@@ -23,7 +23,6 @@ _NAMES = {
     ("_codecs", "encode"): "bytes",  # how Python 3 writes bytes in protocol 2
 }
 
-
 _REMEMBER = ("PUT", "BINPUT", "LONG_BINPUT")
 MOST_STEPS = 5_000_000
 """Steps of a pickle, each of which can make an object; a file of CIFAR-10 has some 50,000."""
@@ -129,16 +128,12 @@ class _PickledArray:
         self.array = np.frombuffer(content, dtype).reshape(shape, order=order)
 
 
-def _finished(value: Any) -> Any:
+def _finished(value: Any, *, inside: bool = True) -> Any:
     """The value with real arrays in the place of the stand-ins, down to one level of nesting."""
     if isinstance(value, _PickledArray):
         return value.array
-    if isinstance(value, dict):
-        return {key: _finished_entry(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_finished_entry(entry) for entry in value]
+    if inside and isinstance(value, dict):
+        return {key: _finished(entry, inside=False) for key, entry in value.items()}
+    if inside and isinstance(value, list):
+        return [_finished(entry, inside=False) for entry in value]
     return value
-
-
-def _finished_entry(value: Any) -> Any:
-    return value.array if isinstance(value, _PickledArray) else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from convdkm.choices import WhiteningChoice, WhiteningKind
 from convdkm.data.moments import Moments
 from convdkm.errors import InvalidInputError, NotInitialisedError
 
-ZCAVariant = Literal["published", "paper"]
+ZCAVariant = Literal["standardised", "paper", "published"]
 
 MOST_CHOSEN = 4_096
 """Values of an image up to which ZCA is chosen: its eigenvectors take half a minute of a core."""
@@ -60,18 +60,20 @@ class ZCA(Whitening):
 
     with :math:`\bar\lambda` the mean eigenvalue: ε is relative, so that it means the same for
     pixels of any scale. ``variant="paper"`` is this formula alone, which is all that the paper
-    names. ``variant="published"`` is what the published runs do: the formula, after each channel
-    was brought to mean 0 and variance 1; then each channel once more.
+    names. ``variant="standardised"`` is the formula after each channel was brought to mean 0 and
+    variance 1, and then each channel brought to variance 1 once more. ``variant="published"`` is
+    what the published runs do: the same, but no mean image is subtracted, and :math:`U\Lambda U^T`
+    is the uncentred second moment :math:`E[xx^T]` of the standardised images.
 
     Args:
         epsilon: the regulariser ε, 0.1 in the paper.
-        variant: ``"published"`` or ``"paper"``.
+        variant: ``"standardised"``, ``"paper"`` or ``"published"``.
     """
 
     mean: Tensor | None
     matrix: Tensor | None
 
-    def __init__(self, epsilon: float = 0.1, variant: ZCAVariant = "published") -> None:
+    def __init__(self, epsilon: float = 0.1, variant: ZCAVariant = "standardised") -> None:
         super().__init__()
         if not 0 <= epsilon < float("inf"):
             raise InvalidInputError(f"epsilon must not be negative, got {epsilon}")
@@ -86,18 +88,28 @@ class ZCA(Whitening):
         _check_fittable(images)
         _require_affordable(images.shape[1:])
         moments = Moments.of(images)
-        deviation = torch.ones_like(moments.mean)
-        if self.variant == "published":
+        mean, deviation = moments.mean, torch.ones_like(moments.mean)
+        if self.variant != "paper":
             deviation = moments.channel_deviation()
-        values, vectors = torch.linalg.eigh(moments.covariance / deviation / deviation[:, None])
+        second = moments.covariance / deviation / deviation[:, None]
+        if self.variant == "published":
+            mean = moments.channel_mean(moments.mean)
+            rest = (moments.mean - mean) / deviation
+            second += rest.outer(rest)
+        values, vectors = torch.linalg.eigh(second)
         values = values.clamp(min=0)
         shrunk = _inverse_root(values + self.epsilon * values.mean())
         matrix = (vectors * shrunk) @ vectors.T / deviation[:, None]
-        if self.variant == "published":
-            # Var(x R) is the diagonal of R Cov R = U Λ (Λ + ελ̄)⁻¹ Uᵀ.
-            variances = vectors.square() @ (values * shrunk.square())
-            matrix = matrix / moments.channel_root_mean(variances)
-        self.mean, self.matrix = moments.mean.float(), matrix.float()
+        if self.variant != "paper":
+            # E[(xR)²] is the diagonal of R E[xxᵀ] R = U Λ (Λ + ελ̄)⁻¹ Uᵀ.
+            squares = vectors.square() @ (values * shrunk.square())
+            level = moments.channel_mean((moments.mean - mean) @ matrix)
+            matrix = matrix / moments.channel_root_mean(squares - level.square())
+            if self.variant == "published":
+                # Subtracted before the product instead: level = (level R⁻¹) R.
+                inverse = torch.where(shrunk > 0, 1 / shrunk, 0)
+                mean = mean + ((level @ vectors) * inverse) @ vectors.T * deviation
+        self.mean, self.matrix = mean.float(), matrix.float()
         return self
 
     def forward(self, images: Tensor) -> Tensor:
@@ -164,7 +176,8 @@ def chosen_whitening(
 ) -> WhiteningKind:
     """What to whiten ``count`` training images by; runs, estimators and baselines ask here.
 
-    ``"auto"`` is ZCA, and ``"standardise"`` where that does not fit. Any other kind is what was
+    ``"auto"`` is ZCA (``"auto-paper"`` and ``"auto-published"`` are its other variants), and
+    ``"standardise"`` where that does not fit. Any other kind is what was
     asked for: ZCA of too few images is warned of, and of too many values an error.
 
     Args:
@@ -175,16 +188,17 @@ def chosen_whitening(
     """
     check_choice("whitening", kind, WhiteningChoice)
     few, large = zca_of_few(count, shape), zca_of_large(shape, MOST_CHOSEN)
-    if kind == "auto":
+    if kind.startswith("auto"):
         why = large or few
-        if why is not None:
-            tell(f"whitening standardise in place of zca: {why}")
-        return "zca" if why is None else "standardise"
+        if why is None:
+            return cast("WhiteningKind", kind.replace("auto", "zca"))
+        tell(f"whitening standardise in place of zca: {why}")
+        return "standardise"
     if kind.startswith("zca"):
         _require_affordable(shape)
         if few is not None:
             tell(f"{few}; --whitening standardise does not")
-    return kind
+    return cast("WhiteningKind", kind)
 
 
 def zca_of_few(count: int, shape: Sequence[int]) -> str | None:
@@ -225,7 +239,8 @@ def make_whitening(kind: WhiteningChoice = "zca", epsilon: float = 0.1) -> White
         return NoWhitening()
     if kind in ("standardise", "scale"):
         return Standardise(centre=kind == "standardise")
-    return ZCA(epsilon, "paper" if kind == "zca-paper" else "published")
+    variants: dict[str, ZCAVariant] = {"zca-paper": "paper", "zca-published": "published"}
+    return ZCA(epsilon, variants.get(kind, "standardised"))
 
 
 def _inverse_root(values: Tensor, otherwise: float = 0) -> Tensor:

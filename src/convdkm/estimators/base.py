@@ -59,17 +59,25 @@ class MachineEstimator(BaseEstimator):
 
     def _train(self, model: DeepKernelMachine, batches: Batches, recipe: Recipe) -> None:
         """Train a machine that is initialised."""
+        recipe = recipe.model_copy(update={"evaluate_every": 0})  # there is no test set
         sinks = []
         if self.verbose:
             from convdkm.training.view import TerminalSink
 
             sinks.append(TerminalSink())
-        recipe = recipe.model_copy(update={"evaluate_every": 0})  # there is no test set
         trainer = Trainer(model, batches, recipe, sinks=sinks)
         with trainer.sinks:
             trainer.run(trainer.info(type(self).__name__))
         self.model_ = model.eval().requires_grad_(False)
         self.epochs_ = recipe.epochs
+
+    def _validated(self, *arrays: Any, **options: Any) -> Any:
+        """Arrays as scikit-learn checks them; their features are remembered or compared."""
+        try:
+            from sklearn.utils.validation import validate_data
+        except ImportError:  # a method before version 1.6
+            return self._validate_data(*arrays, **options)
+        return validate_data(self, *arrays, **options)
 
     def _drawn_seed(self) -> int:
         return int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -117,9 +125,7 @@ class MachineClassifier(ClassifierMixin, MachineEstimator):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of every sample."""
-        best = self.predict_log_proba(X).argmax(1)
-        labels: NDArray[Any] = self.classes_[best]
-        return labels
+        return np.take(self.classes_, self.predict_log_proba(X).argmax(1))
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probability of every class, in the order of ``classes_``."""

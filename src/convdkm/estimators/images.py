@@ -16,15 +16,7 @@ from torch import Tensor
 from convdkm.config import Recipe, RunConfig
 from convdkm.errors import InvalidInputError
 from convdkm.estimators.base import MachineClassifier, distinct, epochs_of
-from convdkm.estimators.compat import validate_data
-from convdkm.estimators.shapes import (
-    Shape,
-    as_integers,
-    as_rows,
-    axes,
-    full_shape,
-    shape_and_layout,
-)
+from convdkm.estimators.shapes import Shape, as_integers, as_rows, full_shape, shape_and_layout
 from convdkm.kernels import Kernel
 from convdkm.options import MachineOptions
 from convdkm.presets import preset as preset_named
@@ -60,8 +52,8 @@ class ConvDKMClassifier(MachineClassifier):
             learned but the top layer; one number, or one for each layer.
         kernel: a name (:data:`convdkm.kernels.KERNELS`) or a :class:`convdkm.Kernel`.
         whitening: of the images: ``"standardise"`` brings every channel to mean 0 and variance 1,
-            ``"scale"`` to variance 1 alone, ``"zca"`` and ``"zca-paper"`` decorrelate the pixels as
-            well, ``"auto"`` is ZCA where it fits, ``"none"``.
+            ``"scale"`` to variance 1 alone, ``"zca"``, ``"zca-paper"`` and ``"zca-published"``
+            decorrelate the pixels as well, ``"auto"`` is ZCA where it fits, ``"none"``.
         crop: training images are moved at random by up to so many pixels.
         flip: training images are mirrored left and right at random.
         epochs: passes over the images; by default the preset's, or as many as make 400 steps.
@@ -129,7 +121,7 @@ class ConvDKMClassifier(MachineClassifier):
         """Train a new machine on images and their labels ``(N,)``."""
         given = None if self.image_shape is None else full_shape(self.image_shape)
         rows, shape = self._rows(X, given)
-        rows, y = validate_data(self, rows, y, dtype=self._dtype)
+        rows, y = self._validated(rows, y, dtype=self._dtype)
         self.image_shape_ = (1, rows.shape[1]) if shape is None else shape
         if given is not None and rows.shape[1] != math.prod(given):
             raise InvalidInputError(
@@ -139,7 +131,7 @@ class ConvDKMClassifier(MachineClassifier):
         channels, *space = self.image_shape_
         config = self._config(space, len(rows))
         labels, images = self._encoded(y), self._as_images(rows)
-        recipe = settled(config.training, images, _warn)
+        recipe = settled(config.training, images, labels, _warn)
         device = find_device(recipe.device)
         self.whitening_ = fitted_whitening(recipe, images, _warn).to(device)
         first = distinct(rows)
@@ -180,14 +172,14 @@ class ConvDKMClassifier(MachineClassifier):
 
     def _rows(self, X: Any, expected: Shape | None) -> tuple[Any, Shape | None]:
         """Images as rows, and their shape; what has two axes or fewer stays as it is."""
-        if axes(X) <= 2:
+        if np.ndim(X) <= 2:
             return X, expected
         shape, channels_last = shape_and_layout(np.shape(X)[1:], expected)
         return as_rows(X, channels_last), shape
 
     def _inputs(self, X: Any) -> Tensor:
         rows, _ = self._rows(X, self.image_shape_)
-        rows = validate_data(self, rows, dtype=self._dtype, reset=False)
+        rows = self._validated(rows, dtype=self._dtype, reset=False)
         whitened: Tensor = self.whitening_(self._as_images(rows).to(self.model_.device))
         return whitened
 

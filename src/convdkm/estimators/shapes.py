@@ -63,12 +63,6 @@ def shape_and_layout(image: Shape, expected: Shape | None) -> tuple[Shape, bool]
     return image, False
 
 
-def axes(X: Any) -> int:
-    """Number of axes of anything like an array."""
-    known = getattr(X, "ndim", None)
-    return known if isinstance(known, int) else np.asarray(X).ndim
-
-
 def as_rows(images: Any, channels_last: bool) -> NDArray[Any]:
     """Each image as one row, channel after channel."""
     array = np.asarray(images)

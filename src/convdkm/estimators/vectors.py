@@ -17,7 +17,6 @@ from convdkm.architectures import fully_connected
 from convdkm.choices import LikelihoodName
 from convdkm.config import Recipe
 from convdkm.estimators.base import MachineClassifier, MachineEstimator, distinct, epochs_of
-from convdkm.estimators.compat import validate_data
 from convdkm.kernels import KERNELS, Kernel
 from convdkm.options import Nu, Options, PositiveInt
 from convdkm.prediction import RealPrediction
@@ -42,17 +41,9 @@ class VectorOptions(Options):
 class _OnVectors(MachineEstimator):
     """Base class of the estimators on vectors."""
 
-    inducing: int
-    depth: int
-    nu: float | Sequence[float]
     kernel: str | Kernel
     standardise: bool
     epochs: int | None
-    batch_size: int
-    learning_rate: float
-    precision: str
-    device: str
-    n_features_in_: int
 
     def _fit_vectors(
         self, X: NDArray[np.float64], targets: Tensor, num_outputs: int, likelihood: LikelihoodName
@@ -69,6 +60,7 @@ class _OnVectors(MachineEstimator):
         inducing = min(options.inducing, len(first))
         recipe = self._recipe(len(inputs))
         device, dtype = find_device(recipe.device), dtype_of(recipe)
+        first = first.to(device)
         with torch.random.fork_rng(devices=[]):  # machines draw their first weights when built
             torch.manual_seed(recipe.seed)
             model = fully_connected(
@@ -83,13 +75,8 @@ class _OnVectors(MachineEstimator):
                 dtype=dtype,
             ).to(device)
         batches = Batches.of(recipe, inputs.to(device, dtype), targets.to(device))
-        first = first.to(device)
-        model.initialise(
-            batches.images[first],
-            batches.targets[first],
-            seed=recipe.seed,
-            max_images=max(INITIALISING_SAMPLES, inducing),
-        )
+        samples, most = batches.images[first], max(INITIALISING_SAMPLES, inducing)
+        model.initialise(samples, batches.targets[first], seed=recipe.seed, max_images=most)
         self._train(model, batches, recipe)
 
     def _recipe(self, count: int) -> Recipe:
@@ -104,7 +91,7 @@ class _OnVectors(MachineEstimator):
         return recipe.model_copy(update={"batch_size": batch_size, "epochs": epochs})
 
     def _inputs(self, X: Any) -> Tensor:
-        return self._prepared(validate_data(self, X, dtype=np.float64, reset=False))
+        return self._prepared(self._validated(X, dtype=np.float64, reset=False))
 
     def _prepared(self, X: NDArray[np.float64]) -> Tensor:
         """Standardised, with a constant feature, by which functions need not vanish at zero."""
@@ -166,7 +153,7 @@ class DKMClassifier(MachineClassifier, _OnVectors):
 
     def fit(self, X: Any, y: Any) -> DKMClassifier:
         """Train a new machine on vectors ``(N, features)`` and their labels ``(N,)``."""
-        X, y = validate_data(self, X, y, dtype=np.float64)
+        X, y = self._validated(X, y, dtype=np.float64)
         labels = self._encoded(y)
         self._fit_vectors(X, labels, len(self.classes_), "categorical")
         return self
@@ -216,7 +203,7 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
 
     def fit(self, X: Any, y: Any) -> DKMRegressor:
         """Train a new machine on vectors ``(N, features)`` and targets ``(N,)`` or ``(N, D)``."""
-        X, y = validate_data(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
+        X, y = self._validated(X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         self._one_target = y.ndim == 1
         columns = y.reshape(len(y), -1).astype(np.float64)
         self.target_scaler_ = StandardScaler().fit(columns)

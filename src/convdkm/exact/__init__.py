@@ -2,6 +2,7 @@
 
 from convdkm.exact.conv import ExactKernel, propagate
 from convdkm.exact.dkm import ExactObjective, FullRankDKM, fully_connected_body
+from convdkm.exact.finite import FiniteWidthDGP, PriorSample, wishart_log_density
 from convdkm.exact.layers import (
     Convolution,
     Dense,
@@ -19,14 +20,17 @@ __all__ = [
     "Dense",
     "ExactKernel",
     "ExactObjective",
+    "FiniteWidthDGP",
     "FullRankDKM",
     "GPRegression",
     "GlobalSumPool",
     "LayerNorm",
     "LearnedGram",
     "Pooling",
+    "PriorSample",
     "Residual",
     "SpatialGram",
     "fully_connected_body",
     "propagate",
+    "wishart_log_density",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE
-from convdkm.numerics import cholesky, explained, whiten
+from convdkm.numerics import cholesky, explained, normal_log_density, whiten
 from convdkm.prediction import RealPrediction
 
 
@@ -54,10 +54,7 @@ class GPRegression:
     @property
     def log_marginal_likelihood(self) -> Tensor:
         r""":math:`\sum_\lambda \log N(y_\lambda; 0, K + \sigma^2 I)`, in nats."""
-        points, outputs = self.white_targets.shape
-        log_determinant = 2 * self.factor.diagonal().log().sum()
-        constant = points * math.log(2 * math.pi)
-        return -0.5 * (self.white_targets.square().sum() + outputs * (log_determinant + constant))
+        return normal_log_density(self.factor, self.white_targets)
 
     def predict(self, cross: Tensor, variance: Tensor) -> RealPrediction:
         r"""Posterior of new points.

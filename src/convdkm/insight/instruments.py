@@ -12,11 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from convdkm.insight.meter import Meter, whitening_of
+from convdkm.errors import NotFiniteError
 from convdkm.insight.walk import Place, first_blocks, gram_leaves, taken_apart
 from convdkm.model import DeepKernelMachine
 from convdkm.ops.base import Blocks
 from convdkm.ops.gram import GramPlan
+
+AT_A_TIME = 16
+"""Images whose blocks are held in float64."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,14 @@ class Reading:
     Attributes:
         kl: :math:`D_{KL}(N(0,G_{ii})\|N(0,K_{ii}))` in nats; None where ν is infinite and G = K.
         scale_kl, shape_kl: its two parts; see :func:`scale_part`.
-        explained: share of the variance of data that the inducing points explain; see
-            :attr:`Meter.explained <convdkm.insight.meter.Meter.explained>`. None without images.
-        spread: how much correlations with inducing points differ from image to image; see
-            :attr:`Meter.spread <convdkm.insight.meter.Meter.spread>`. None without images.
+        explained: share of the variance of data that the inducing points explain,
+            :math:`1 - (k_{tt} - K_{ti}K_{ii}^{-1}K_{it})/k_{tt}`, the mean over places t of images;
+            None without images, and where no place has a variance.
+        spread: how much correlations with inducing points differ from image to image. With
+            :math:`\rho_{i,ps} = G_{i,ps}/\sqrt{G_{ii}G_{ps,ps}}` between inducing point i and place
+            s of image p (0 where one of them has no variance), it is
+            :math:`\sqrt{\operatorname{mean}_{i,s}\operatorname{var}_p\,\rho_{i,ps}}`; None without
+            images.
     """
 
     kl: float | None
@@ -96,6 +103,71 @@ def scale_part(mean_stretch: float, num_inducing: int) -> float:
     """
     logarithm = math.log(mean_stretch) if mean_stretch > 0 else -math.inf
     return max(0.5 * num_inducing * (mean_stretch - 1 - logarithm), 0.0)
+
+
+class Meter:
+    r"""Measures the blocks that enter and leave a Gram layer, batch after batch.
+
+    Args:
+        whitening: W with :math:`W^TW = K_{ii}^{-1}`, of the kernel that enters.
+        ii: :math:`G_{ii}`, of the Gram that leaves.
+    """
+
+    def __init__(self, whitening: Tensor, ii: Tensor) -> None:
+        self._whitening, self._deviation = whitening, ii.diagonal().clamp(min=0).sqrt()
+        self._share, self._places, self._images = 0.0, 0, 0
+        self._shift = self._sum = self._squares = torch.zeros((), dtype=ii.dtype)
+
+    def see(self, incoming: Blocks, outgoing: Blocks) -> None:
+        """Take the data blocks of some images into account."""
+        parts = (block.split(AT_A_TIME) for block in (*incoming, *outgoing))
+        for k_it, k_tt, g_it, g_tt in zip(*parts, strict=True):
+            self._see_kernel(k_it.double(), k_tt.double())
+            self._see_gram(g_it.double(), g_tt.double())
+
+    @property
+    def explained(self) -> float | None:
+        """See :attr:`Reading.explained`."""
+        return self._share / self._places if self._places else None
+
+    @property
+    def spread(self) -> float | None:
+        """See :attr:`Reading.spread`."""
+        if not self._images:
+            return None
+        mean = self._sum / self._images
+        variance = (self._squares / self._images - mean.square()).clamp(min=0)
+        return float(variance.mean().sqrt())
+
+    def _see_kernel(self, it: Tensor, tt: Tensor) -> None:
+        white = torch.einsum("ij,nj...->ni...", self._whitening, it)
+        present = tt > 0
+        shares = (white.square().sum(1)[present] / tt[present]).clamp(max=1)
+        self._share += float(shares.sum())
+        self._places += len(shares)
+
+    def _see_gram(self, it: Tensor, tt: Tensor) -> None:
+        deviation = tt.clamp(min=0).sqrt().unsqueeze(1)
+        scale = deviation * self._deviation.reshape(-1, *[1] * (it.ndim - 2))
+        correlation = torch.where(scale > 0, it / scale, 0.0)
+        if not self._images:  # subtracting the first images' mean avoids cancellation
+            self._shift = correlation.mean(0)
+        shifted = correlation - self._shift
+        self._sum = self._sum + shifted.sum(0)
+        self._squares = self._squares + shifted.square().sum(0)
+        self._images += len(shifted)
+
+
+def whitening_of(matrix: Tensor) -> Tensor:
+    """W with WᵀW = matrix⁻¹; directions that rounding alone has made are left out."""
+    finite = torch.isfinite(matrix)
+    if not bool(finite.all()):
+        bad = int((~finite).sum())
+        raise NotFiniteError("the kernel matrix K_ii", matrix.dtype, len(matrix), bad)
+    values, vectors = torch.linalg.eigh(matrix)
+    floor = values[-1].clamp(min=0) * len(values) * torch.finfo(values.dtype).eps
+    inverse = torch.where(values > floor, values.clamp(min=1e-300).rsqrt(), 0.0)
+    return inverse[:, None] * vectors.T
 
 
 def _whitening(leaf: Place) -> Tensor:

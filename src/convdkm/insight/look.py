@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations
 
 import torch
 from torch import Tensor
 
-from convdkm.insight.instruments import scale_part
-from convdkm.insight.meter import Meter, whitening_of
+from convdkm.insight.instruments import Meter, scale_part, whitening_of
 from convdkm.insight.similarity import FEWEST, cka, class_kernel, cluster_order
 from convdkm.insight.walk import Place, first_blocks, gram_leaves, taken_apart
 from convdkm.layers.gram_layer import GramLayer
@@ -30,11 +30,9 @@ class LayerInsight:
         kl: :math:`D_{KL}(N(0,G_{ii})\|N(0,K_{ii}))` in nats; 0 where ν is infinite and G = K.
         stretches: eigenvalues of :math:`K_{ii}^{-1}G_{ii}`, largest first: how much every
             direction of the kernel was stretched.
-        explained: share of the variance of data that the inducing points explain,
-            :math:`1 - (k_{tt} - K_{ti}K_{ii}^{-1}K_{it})/k_{tt}`, the mean over places of images;
-            None without images.
-        spread: how much correlations with inducing points differ from image to image under the
-            learned Gram, see :class:`convdkm.insight.Reading`; None without images.
+        explained, spread: share of the variance of data that the inducing points explain, and how
+            much correlations with inducing points differ from image to image; see
+            :class:`convdkm.insight.Reading`. None without images.
         kernel_alignment, gram_alignment: CKA of the kernel and of the learned Gram with the
             classes; None without labelled images.
     """
@@ -146,33 +144,53 @@ def look_into(
         batch_size: images at a time.
     """
     count = 0 if images is None else len(images)
-    batches = images.split(batch_size) if images is not None and count else ()
     with taken_apart(model) as root:
         plan = model.plan()
         head_kl = plan.head_kl.expand(model.head.num_outputs)
         paid = float(head_kl.sum() if model.head_kl == "sum" else head_kl.mean())
-        probes = {leaf: _Probe(leaf) for leaf in gram_leaves(root)}
-        seen = {leaf.name for leaf in probes}
-        unseen = tuple(name for name in plan.kl if name not in seen)
         first, last = _Features(model.input.inducing_block()), _Features(root.ii)
+        before = {leaf: _Features(leaf.incoming) for leaf in gram_leaves(root)}
+        after = {leaf: _Features(leaf.ii) for leaf in before}
+        meters = {leaf: Meter(before[leaf].whitening, leaf.ii) for leaf in before}
+        seen = {leaf.name for leaf in before}
+        unseen = tuple(name for name in plan.kl if name not in seen)
 
         def visit(place: Place, incoming: Blocks, outgoing: Blocks) -> None:
-            if place in probes:
-                probes[place].see(incoming, outgoing)
+            if place in meters:
+                before[place].add(incoming[0])
+                after[place].add(outgoing[0])
+                meters[place].see(incoming, outgoing)
 
-        for batch in batches:
+        for batch in images.split(batch_size) if images is not None and count else ():
             blocks = first_blocks(model, batch)
             first.add(blocks[0])
             last.add(root.data(blocks, visit)[0])
     classes, kernels = None, dict[str, Tensor]()
     if count >= FEWEST:
         kernels["input"] = first.kernel()
-        kernels |= {leaf.name: probe.after.kernel() for leaf, probe in probes.items()}
+        kernels |= {leaf.name: features.kernel() for leaf, features in after.items()}
         kernels["top"] = last.kernel()
         if labels is not None:
             classes = kernels["classes"] = class_kernel(labels.to(model.device))
+    layers = []
+    for leaf, meter in meters.items():
+        assert isinstance(leaf.layer, GramLayer)
+        whitening = before[leaf].whitening
+        layers.append(
+            LayerInsight(
+                leaf.name,
+                leaf.incoming.cpu(),
+                leaf.ii.cpu(),
+                leaf.layer.nu,
+                leaf.kl,
+                _spectrum(whitening @ leaf.ii @ whitening.T).cpu(),
+                meter.explained,
+                meter.spread,
+                None if classes is None else cka(before[leaf].kernel(), classes),
+                None if classes is None else cka(kernels[leaf.name], classes),
+            )
+        )
     similarity = _similarities(list(kernels.values())) if kernels else None
-    layers = [probe.insight(classes) for probe in probes.values()]
     return Insight(layers, paid, count, list(kernels), similarity, unseen)
 
 
@@ -217,47 +235,10 @@ class _Features:
         return features @ features.T
 
 
-class _Probe:
-    """Gathers what is to be said of one Gram layer."""
-
-    def __init__(self, leaf: Place) -> None:
-        self.leaf = leaf
-        self.before, self.after = _Features(leaf.incoming), _Features(leaf.ii)
-        self.meter = Meter(self.before.whitening, leaf.ii)
-
-    def see(self, incoming: Blocks, outgoing: Blocks) -> None:
-        self.before.add(incoming[0])
-        self.after.add(outgoing[0])
-        self.meter.see(incoming, outgoing)
-
-    def insight(self, classes: Tensor | None) -> LayerInsight:
-        leaf = self.leaf
-        assert isinstance(leaf.layer, GramLayer)
-        inside = self.before.whitening @ leaf.ii @ self.before.whitening.T
-
-        def aligned(features: _Features) -> float | None:
-            return None if classes is None else cka(features.kernel(), classes)
-
-        return LayerInsight(
-            leaf.name,
-            leaf.incoming.cpu(),
-            leaf.ii.cpu(),
-            leaf.layer.nu,
-            leaf.kl,
-            _spectrum(inside).cpu(),
-            self.meter.explained,
-            self.meter.spread,
-            aligned(self.before),
-            aligned(self.after),
-        )
-
-
 def _similarities(kernels: list[Tensor]) -> Tensor:
-    size = len(kernels)
-    matrix = torch.eye(size, dtype=torch.float64)
-    for i in range(size):
-        for j in range(i):
-            matrix[i, j] = matrix[j, i] = cka(kernels[i], kernels[j])
+    matrix = torch.eye(len(kernels), dtype=torch.float64)
+    for (i, one), (j, other) in combinations(enumerate(kernels), 2):
+        matrix[i, j] = matrix[j, i] = cka(one, other)
     return matrix
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from convdkm.insight.walk import Place, first_blocks, taken_apart
-from convdkm.layers.base import Layer
 from convdkm.layers.compose import Sequential, Skip
 from convdkm.layers.gram_layer import GramLayer
 from convdkm.model import DeepKernelMachine
@@ -31,7 +30,7 @@ class LayerSummary:
         kind: the layer's class.
         inducing: P_i of the outgoing Gram; 0 where there is none.
         space: places of the outgoing Gram.
-        parameters: numbers that are learned.
+        parameters: count of trainable parameters.
         nu: weight of the layer's KL, for a Gram layer.
         kl: the layer's divergence in nats.
     """
@@ -74,9 +73,10 @@ def _rows(
     A skip is a block, and so is a sequence outside of blocks that holds no skips.
     """
     layer, inside, skips = place.layer, place.inside, isinstance(place.layer, Skip)
+    holds_skips = any(isinstance(module, Skip) for module in layer.modules())
     if skips:
         block, part = _dotted(block, part), ""
-    elif isinstance(layer, Sequential) and not block and not _holds_skips(layer):
+    elif isinstance(layer, Sequential) and not block and not holds_skips:
         block, part = part, ""
     for inner in inside:
         name = inner.name.removeprefix(f"{place.name}.")
@@ -99,10 +99,6 @@ def _rows(
 
 def _dotted(*names: str) -> str:
     return ".".join(filter(None, names))
-
-
-def _holds_skips(layer: Layer) -> bool:
-    return any(isinstance(module, Skip) for module in layer.modules())
 
 
 def _alone(

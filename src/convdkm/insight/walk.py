@@ -17,7 +17,7 @@ from convdkm.layers.samples import cast_samples
 from convdkm.model import DeepKernelMachine, in_mode
 from convdkm.ops.base import Blocks, Plan
 from convdkm.ops.chain import Chain, SkipPlan, apart
-from convdkm.runtime.compilable import compilable
+from convdkm.runtime.compiled import compilable
 from convdkm.runtime.maps import channels_last
 
 
@@ -92,7 +92,7 @@ Visit = Callable[[Place, Blocks, Blocks], None]
 def taken_apart(model: DeepKernelMachine) -> Iterator[Place]:
     """The body of a machine in evaluation, layer by layer; the machine is left as it was.
 
-    No layer is merged with its neighbours, and none of its functions is compiled anew for that.
+    No layer is merged with its neighbours, and none of its functions is compiled again for that.
     """
     compiled = [layer for layer in compilable(model) if layer.compiled]
     with in_mode(model, training=False), torch.no_grad():

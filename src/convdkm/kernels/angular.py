@@ -56,14 +56,8 @@ class Angular(WrittenOut):
         learn: bool = True,
     ) -> None:
         super().__init__()
-        self.weight_variance = (
-            None
-            if weight_variance is None
-            else Positive("weight_variance", weight_variance, learn=learn)
-        )
-        self.bias_variance = (
-            None if bias_variance is None else Positive("bias_variance", bias_variance, learn=learn)
-        )
+        self.weight_variance = Positive.if_given("weight_variance", weight_variance, learn=learn)
+        self.bias_variance = Positive.if_given("bias_variance", bias_variance, learn=learn)
 
     def of_cosine(self, cosine: Tensor) -> Tensor:
         """κ of numbers between −1 and 1."""
@@ -134,10 +128,7 @@ class Angular(WrittenOut):
         norm = left.root * right.root
         for _ in range(self.degree):
             value, both = value * norm, both * norm
-        if not self.degree:
-            slope = slope * _inverse(left, right)
-        for _ in range(1, self.degree):
-            slope = slope * norm
+        slope = self._by_norm(slope, left, right)
         return Partials(value, slope, both * left.inverse.square(), both * right.inverse.square())
 
     def tangent(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
@@ -148,11 +139,7 @@ class Angular(WrittenOut):
             if not self.shift:
                 # What rounding keeps from ±1 would be an angle of its root, and the slope feels it.
                 cross = cross * (1 + 4 * torch.finfo(cross.dtype).eps)
-            value = self.slope(_cosine(cross, one, other))
-            if not self.degree:
-                value = value * _inverse(one, other)
-            for _ in range(1, self.degree):
-                value = value * one.root * other.root
+            value = self._by_norm(self.slope(_cosine(cross, one, other)), one, other)
             return self.scaled(value, shifted=False)
 
     def pulled(
@@ -169,12 +156,15 @@ class Angular(WrittenOut):
         weighted = grad * rest
         first, second = (power.to(weighted.dtype) for power in powers)  # autocast mixes dtypes
         by_left, by_right = (second.mT @ weighted)[0], weighted @ first[:, None]
-        by_cross = grad * slope
+        return self._by_norm(grad * slope, left, right), by_left * one, by_right * other
+
+    def _by_norm(self, slope: Tensor, left: Side, right: Side) -> Tensor:
+        """The slope by the cosine, times :math:`h^{d-1}`."""
         if not self.degree:
-            by_cross = by_cross * _inverse(left, right)
+            return slope * _inverse(left, right)
         for _ in range(1, self.degree):
-            by_cross = by_cross * left.root * right.root
-        return by_cross, by_left * one, by_right * other
+            slope = slope * left.root * right.root
+        return slope
 
 
 def _inverse(left: Side | None, right: Side) -> Tensor:

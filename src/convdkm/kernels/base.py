@@ -24,7 +24,6 @@ from convdkm.kernels.pointwise import (
     convolved,
     differentiates,
     elementwise,
-    inside,
     value_of_map,
 )
 from convdkm.layers.base import Layer, keeps
@@ -134,10 +133,10 @@ class Kernel(Layer):
 
     def between(self, ii: Tensor) -> Tensor:
         """The kernel between different inducing points, from a symmetric matrix."""
-        if self.is_written_out:
-            return self.scaled(inside(self, ii))
         own = ii.diagonal()
-        value = self.of(ii, own[:, None], own[None, :])
+        if self.is_written_out:
+            return self.scaled(elementwise(self, ii, own[:, None], own))
+        value = self.of(ii, own[:, None], own)
         return 0.5 * (value + value.T)
 
     def of_map(self, it: Tensor, inducing: Tensor, tt: Tensor) -> Tensor:
@@ -183,6 +182,11 @@ class Positive(nn.Module):
             self.log_value = nn.Parameter(log_value)
         else:
             self.register_buffer("log_value", log_value)
+
+    @classmethod
+    def if_given(cls, name: str, value: float | None, *, learn: bool) -> Positive | None:
+        """The number, or None where there is none."""
+        return None if value is None else cls(name, value, learn=learn)
 
     def forward(self, like: Tensor) -> Tensor:
         """The number, in the precision of ``like``."""
@@ -326,22 +330,19 @@ class Product(_Several):
     def tangent(self, cross: Tensor, left: Tensor, right: Tensor) -> Tensor:
         blocks = cross, left, right
         with torch.no_grad():
-            values = [kernel.of(*blocks) for kernel in self.parts()]
-            slopes = [kernel.tangent(*blocks) for kernel in self.parts()]
-            terms = (
-                self.combined([*values[:index], slope, *values[index + 1 :]])
-                for index, slope in enumerate(slopes)
-            )
-            return functools.reduce(operator.add, terms)
+            pairs: list[tuple[Tensor, ...]]
+            pairs = [(kernel.of(*blocks), kernel.tangent(*blocks)) for kernel in self.parts()]
+            return functools.reduce(_multiplied, pairs)[1]
 
     def partials(self, cross: Tensor, left: Side, right: Side) -> Partials:
-        wholes = [kernel.whole(cross, left, right) for kernel in self.parts()]
-        return functools.reduce(_multiplied, wholes)
+        wholes = [tuple(kernel.whole(cross, left, right)) for kernel in self.parts()]
+        return Partials(*functools.reduce(_multiplied, wholes))
 
 
-def _multiplied(first: Partials, second: Partials) -> Partials:
-    by = (x * second.value + first.value * y for x, y in zip(first[1:], second[1:], strict=True))
-    return Partials(first.value * second.value, *by)
+def _multiplied(first: tuple[Tensor, ...], second: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The product of two values, each of which is followed by its derivatives, with its own."""
+    by = (x * second[0] + first[0] * y for x, y in zip(first[1:], second[1:], strict=True))
+    return first[0] * second[0], *by
 
 
 class ConvexCombination(_Several):

@@ -19,7 +19,7 @@ from torch import Tensor
 from convdkm.errors import InvalidInputError
 from convdkm.kernels.base import Positive, WrittenOut, derivative
 from convdkm.kernels.blocks import Partials, Side
-from convdkm.numerics import safe_sqrt
+from convdkm.numerics import safe_sqrt as safe_sqrt  # noqa: PLC0414 - a public name
 
 
 class Isotropic(WrittenOut):
@@ -103,9 +103,7 @@ class Matern(Isotropic):
         decay = torch.exp(-r)
         if self.smoothness == 0.5:
             return decay
-        if self.smoothness == 1.5:
-            return (1 + r) * decay
-        return (1 + r + r.square() / 3) * decay
+        return (1 + r if self.smoothness == 1.5 else 1 + r + r.square() / 3) * decay
 
     def slope(self, r2: Tensor) -> Tensor:
         if self.smoothness == 0.5:

@@ -1,9 +1,9 @@
 r"""A kernel of every entry of a block, and the convolution after it.
 
 Kernels say what they are for one entry, with their derivatives (:meth:`convdkm.Kernel.core`,
-:meth:`convdkm.Kernel.partials`). Here this is done for whole blocks, in three ways that are one to
-autograd: of tensors that broadcast, of the inducing block, and of a map that is convolved at once.
-Of all that lies between the incoming Gram and the result, only the kernel's value is kept, for the
+:meth:`convdkm.Kernel.partials`). Here this is done for whole blocks, in two ways that are one
+operation each to autograd: of tensors that broadcast, and of a map that is convolved at once. Of
+all that lies between the incoming Gram and the result, only the kernel's value is kept, for the
 convolution; derivatives are worked out from the Gram when they are needed.
 
 Maps are worked on as rows ``(pixels, P)``, either in pieces that stay in the processor's cache or
@@ -16,17 +16,16 @@ import copy
 import functools
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from convdkm.kernels.blocks import Partials, Scratch, Side
+from convdkm.kernels.blocks import Scratch, Side
 from convdkm.ops.window import Window
-from convdkm.runtime.compiled import reason_of
-from convdkm.runtime.for_rows import compiled_for_rows
+from convdkm.runtime.compiled import compiled_for_rows, reason_of
 from convdkm.runtime.maps import as_rows, from_rows, pieces, product_dtype, without_autocast
 
 if TYPE_CHECKING:
@@ -45,19 +44,11 @@ Module = TypeVar("Module", bound=nn.Module)
 Blocks = tuple[Tensor, Tensor | None, Tensor]
 
 
-class RowsGradient(NamedTuple):
-    """Gradients of :func:`value_of_rows` by its arguments."""
-
-    cross: Tensor
-    inducing: Tensor
-    own: Tensor
-
-
 # -- rows --------------------------------------------------------------------------------------
 
 
 def value_of_rows(
-    kernel: Any, cross: Tensor, inducing: Side | None, own: Side, shift: Tensor | None = None
+    kernel: Any, cross: Tensor, inducing: Side | None, pixels: Side, shift: Tensor | None = None
 ) -> Tensor:
     """The core of a kernel, plus ``shift``.
 
@@ -65,55 +56,55 @@ def value_of_rows(
         kernel: the kernel.
         cross: ``(rows, P)``.
         inducing: ``(P,)``; None for norms of one, see :attr:`convdkm.Kernel.grows_with_norm`.
-        own: ``(rows, 1)``.
+        pixels: ``(rows, 1)``.
         shift: a number, or ``(P,)``.
     """
-    made = _by_compiler(kernel, _value, cross, inducing, own, shift)
+    made = _by_compiler(kernel, _value, cross, inducing, pixels, shift)
     if made is not None:
         found: Tensor = made
         return found
     value, scratch = torch.empty_like(cross), Scratch()
     for piece in pieces(cross, PIECE):
         part = value[piece].copy_(cross[piece])
-        kernel.core_(part, inducing, own.part(piece), scratch)
+        kernel.core_(part, inducing, pixels.part(piece), scratch)
         if shift is not None:
             part.add_(shift)
     return value
 
 
 def gradient_of_rows(
-    kernel: Kernel, grad: Tensor, cross: Tensor, inducing: Side, own: Side
-) -> RowsGradient:
-    """Gradients from that by the value, ``grad``."""
+    kernel: Kernel, grad: Tensor, cross: Tensor, inducing: Side, pixels: Side
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of :func:`value_of_rows` by ``cross`` and the two variances, from ``grad``."""
     shape = (-1, 1 if len(cross) % BLOCK else BLOCK)
-    blocks = [each.unflatten(0, shape) for each in (grad, cross, *own)]
+    blocks = [each.unflatten(0, shape) for each in (grad, cross, *pixels)]
     made = _by_compiler(kernel, _gradient, *blocks[:2], inducing, Side(*blocks[2:]))
     if made is not None:
-        by_cross, by_inducing, by_own = made
-        return RowsGradient(by_cross.flatten(0, 1), by_inducing.sum(0), by_own.flatten(0, 1))
-    by_cross, by_own = torch.empty_like(cross), torch.empty_like(own.variance)
+        by_cross, by_inducing, by_pixels = made
+        return by_cross.flatten(0, 1), by_inducing.sum(0), by_pixels.flatten(0, 1)
+    by_cross, by_pixels = torch.empty_like(cross), torch.empty_like(pixels.variance)
     by_inducing = torch.zeros_like(inducing.variance)
     for piece in pieces(cross, PIECE):
-        found = kernel.pulled(grad[piece], cross[piece], inducing, own.part(piece))
-        by_cross[piece], by_own[piece] = found[0], found[2]
+        found = kernel.pulled(grad[piece], cross[piece], inducing, pixels.part(piece))
+        by_cross[piece], by_pixels[piece] = found[0], found[2]
         by_inducing.add_(found[1])
-    return RowsGradient(by_cross, by_inducing, by_own)
+    return by_cross, by_inducing, by_pixels
 
 
 def _value(
-    cross: Tensor, inducing: Side, own: Side, shift: Tensor | None, kernel: Kernel
+    cross: Tensor, inducing: Side, pixels: Side, shift: Tensor | None, kernel: Kernel
 ) -> Tensor:
-    value = kernel.core(cross, inducing, own)
+    value = kernel.core(cross, inducing, pixels)
     return value if shift is None else value + shift
 
 
 def _gradient(
-    grad: Tensor, cross: Tensor, inducing: Side, own: Side, kernel: Kernel
+    grad: Tensor, cross: Tensor, inducing: Side, pixels: Side, kernel: Kernel
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of rows in blocks, ``(blocks, rows, P)``; those by inducing points for each block."""
-    found = kernel.partials(cross, inducing, own)
-    by_own = (grad * found.right).sum(-1, keepdim=True)
-    return grad * found.cross, (grad * found.left).sum(1), by_own
+    found = kernel.partials(cross, inducing, pixels)
+    by_pixels = (grad * found.right).sum(-1, keepdim=True)
+    return grad * found.cross, (grad * found.left).sum(1), by_pixels
 
 
 _compiled = functools.cache(compiled_for_rows)
@@ -158,7 +149,7 @@ def differentiates(*tensors: Tensor | None) -> bool:
 
 
 def value_of_map(
-    kernel: Any, cross: Tensor, inducing: Tensor | None, own: Tensor, shift: Tensor | None = None
+    kernel: Any, cross: Tensor, inducing: Tensor | None, pixels: Tensor, shift: Tensor | None = None
 ) -> Tensor:
     """:func:`value_of_rows` of a map; by plain operations where a program is exported.
 
@@ -166,16 +157,16 @@ def value_of_map(
         kernel: the kernel.
         cross: ``(N, P, *space)``.
         inducing: ``(P,)``; None for norms of one.
-        own: ``(N, *space)``.
+        pixels: ``(N, *space)``.
         shift: a number, or ``(P,)``.
     """
     if torch.compiler.is_compiling():
         column = (-1, *(1,) * (cross.ndim - 2))
         left = None if inducing is None else Side.of(inducing.reshape(column))
-        value: Tensor = kernel.core(cross, left, Side.of(own.unsqueeze(1)))
+        value: Tensor = kernel.core(cross, left, Side.of(pixels.unsqueeze(1)))
         return value if shift is None else value + shift.reshape(column)
     left = None if inducing is None else Side.of(inducing)
-    rows = value_of_rows(kernel, as_rows(cross), left, Side.of(own.reshape(-1, 1)), shift)
+    rows = value_of_rows(kernel, as_rows(cross), left, Side.of(pixels.reshape(-1, 1)), shift)
     return from_rows(rows, cross.shape[0], cross.shape[2:])
 
 
@@ -213,40 +204,6 @@ class _Elementwise(Function):
         return None, *by, *_by_parameters(kernel, ctx.needs_input_grad[4:], grad, cross, *sides)
 
 
-# -- the inducing block ------------------------------------------------------------------------
-
-
-def inside(kernel: Kernel, ii: Tensor) -> Tensor:
-    """The core of a kernel of a symmetric matrix; its diagonal is for the caller to set."""
-    result: Tensor = _Inside.apply(kernel, ii, *kernel.core_parameters())
-    return result
-
-
-def _both(ii: Tensor) -> tuple[Side, Side]:
-    own = Side.of(ii.diagonal())
-    return Side(*(each[:, None] for each in own)), own
-
-
-class _Inside(Function):
-    @staticmethod
-    def forward(ctx: Any, kernel: Kernel, ii: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.kernel = _held(kernel) if parameters else kernel
-        ctx.save_for_backward(ii)
-        return kernel.core(ii, *_both(ii)).clone()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        (ii,) = ctx.saved_tensors
-        kernel, sides = ctx.kernel, _both(ii)
-        grad = grad.clone()
-        grad.diagonal().zero_()
-        found: Partials = kernel.partials(ii, *sides)
-        by = grad * found.cross
-        by.diagonal().copy_((grad * found.left).sum(1) + (grad * found.right).sum(0))
-        return None, by, *_by_parameters(kernel, ctx.needs_input_grad[2:], grad, ii, *sides)
-
-
 # -- maps that are convolved -------------------------------------------------------------------
 
 
@@ -268,13 +225,13 @@ def convolved(
         weight: ``(Q, P, *size)``.
         shift: a number, or ``(P,)`` where nothing is differentiated.
     """
-    parameters, (cross, inducing, own) = kernel.core_parameters(), blocks
+    parameters, (cross, inducing, pixels) = kernel.core_parameters(), blocks
     if inducing is not None:
         if differentiates(*blocks, weight, shift, *parameters):
             result: Tensor = _Convolved.apply(kernel, window, *blocks, weight, shift, *parameters)
             return result
         inducing = inducing.to(cross.dtype)
-    return _convolve(window, value_of_map(kernel, cross, inducing, own, shift), weight)
+    return _convolve(window, value_of_map(kernel, cross, inducing, pixels, shift), weight)
 
 
 def _convolve(window: Window, maps: Tensor, weight: Tensor) -> Tensor:
@@ -291,7 +248,7 @@ class _Convolved(Function):
         window: Window,
         cross: Tensor,
         inducing: Tensor,
-        own: Tensor,
+        pixels: Tensor,
         weight: Tensor,
         shift: Tensor | None,
         *parameters: Tensor,
@@ -299,28 +256,28 @@ class _Convolved(Function):
         ctx.kernel = _held(kernel) if parameters else kernel
         ctx.window, ctx.dtype, ctx.wide = window, product_dtype(cross), inducing.dtype
         narrow = inducing.to(cross.dtype)
-        maps = value_of_map(kernel, cross, narrow, own, shift)
-        ctx.save_for_backward(cross, narrow, own, weight, maps)
+        maps = value_of_map(kernel, cross, narrow, pixels, shift)
+        ctx.save_for_backward(cross, narrow, pixels, weight, maps)
         return _convolve(window, maps, weight)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        cross, narrow, own, weight, maps = ctx.saved_tensors
+        cross, narrow, pixels, weight, maps = ctx.saved_tensors
         dtype, needs = ctx.dtype, ctx.needs_input_grad
         by_maps, by_weight = ctx.window.convolve_backward(
             grad.to(dtype), maps.to(dtype), weight.to(dtype), needs[5]
         )
         by_rows, rows = as_rows(by_maps.to(cross.dtype)), as_rows(cross)
-        sides = Side.of(narrow), Side.of(own.reshape(-1, 1))
-        found = gradient_of_rows(ctx.kernel, by_rows, rows, *sides)
+        sides = Side.of(narrow), Side.of(pixels.reshape(-1, 1))
+        by_cross, by_inducing, by_pixels = gradient_of_rows(ctx.kernel, by_rows, rows, *sides)
         parameters = _by_parameters(ctx.kernel, needs[7:], by_rows, rows, *sides)
         return (
             None,
             None,
-            from_rows(found.cross, cross.shape[0], cross.shape[2:]),
-            found.inducing.to(ctx.wide),
-            found.own.reshape(own.shape),
+            from_rows(by_cross, cross.shape[0], cross.shape[2:]),
+            by_inducing.to(ctx.wide),
+            by_pixels.reshape(pixels.shape),
             None if by_weight is None else by_weight.to(weight.dtype),
             by_rows.sum() if needs[6] else None,
             *parameters,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from convdkm.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from convdkm.kernels.base import Kernel
+
+    KernelName = str
 
 
 class Option(NamedTuple):
@@ -62,29 +64,78 @@ class Registry(dict[str, Registered]):
         if name not in self:
             listed = ", ".join(map(repr, self))
             raise InvalidInputError(f"kernel must be a Kernel or one of {listed}; got {name!r}")
-        chosen = self[name]
-        given = {each: values.get(each, option.default) for each, option in self.options.items()}
-        self._refuse_others(name, given)
-        module, _, kind = chosen.place.partition(":")
-        made = getattr(import_module(f"convdkm.kernels.{module}"), kind)
-        arguments = {option.argument: given[option.name] for option in chosen.options}
-        kernel: Kernel = made(**arguments, **chosen.given)
-        return kernel
-
-    def _refuse_others(self, name: str, given: Mapping[str, Any]) -> None:
+        place, options, given = self[name]
+        values = {key: values.get(key, option.default) for key, option in self.options.items()}
         wrong = [
             option
-            for option in self.options.values()
-            if option.refused
-            and option not in self[name].options
-            and given[option.name] != option.default
+            for key, option in self.options.items()
+            if option.refused and option not in options and values[key] != option.default
         ]
-        if not wrong:
-            return
+        if wrong:
+            raise self._refusal(name, wrong)
+        module, _, kind = place.partition(":")
+        made = getattr(import_module(f"convdkm.kernels.{module}"), kind)
+        kernel: Kernel = made(**{each.argument: values[each.name] for each in options}, **given)
+        return kernel
+
+    def _refusal(self, name: str, wrong: list[Option]) -> InvalidInputError:
         first, *others = (each for each, kernel in self.items() if wrong[0] in kernel.options)
         also = f" (and to {', '.join(others)})" if others else ""
         names = " and ".join(option.name for option in wrong)
-        raise InvalidInputError(
+        return InvalidInputError(
             f"{names} belong{'s' * (len(wrong) < 2)} to the {first} kernel{also}, and the kernel is"
             f" {name!r}; choose another preset, or leave them out"
         )
+
+
+_VARIANCES = tuple(
+    Option(name, name, float, None, f"of the kernel, to start with; {rest}", above=0, refused=True)
+    for name, rest in (
+        ("weight_variance", "not learned if not given"),
+        ("bias_variance", "none if not given"),
+    )
+)
+_ORDER = Option(
+    "arccos_order", "order", Literal[0, 1, 2], 1, "order of the arc-cosine kernel", refused=True
+)
+_LEAKY_SLOPE = Option(
+    "leaky_slope", "slope", float, 0.01, "kernel 'leaky-relu': slope of negative inputs"
+)
+_SINE = (
+    Option("sine_frequency", "frequency", float, 1.0, "kernel 'sine': of its argument", 0),
+    Option("sine_phase", "phase", float, 0.0, "kernel 'sine': in radians; π/2 for the cosine"),
+)
+_GAMMA = Option(
+    "gamma", "gamma", float, 1.0, "kernel 'normalised-gaussian': the larger, the less linear", 0
+)
+_POLYNOMIAL = Option(
+    "polynomial",
+    "weights",
+    tuple[float, ...],
+    (0.25, 0.75),
+    "kernel 'normalised-polynomial': weights of its powers, from 1 on",
+)
+
+KERNELS = Registry(
+    {
+        "arc-cosine": Registered("arccos:ArcCosine", (_ORDER, *_VARIANCES)),
+        "arc-cosine-learned": Registered(
+            "arccos:ArcCosine", given={"weight_variance": 1.0, "bias_variance": 0.1}
+        ),
+        "erf": Registered("arcsine:ArcSine", _VARIANCES),
+        "leaky-relu": Registered("leaky:LeakyReLU", (_LEAKY_SLOPE, *_VARIANCES)),
+        "sine": Registered("sine:Sine", (*_SINE, *_VARIANCES)),
+        "normalised-gaussian": Registered("gaussian:NormalisedGaussian", (_GAMMA,)),
+        "normalised-gaussian-learned": Registered(
+            "gaussian:NormalisedGaussian", (_GAMMA,), {"learn": True}
+        ),
+        "normalised-polynomial": Registered("polynomial:NormalisedPolynomial", (_POLYNOMIAL,)),
+        "squared-exponential": Registered("isotropic:SquaredExponential", given={"learn": True}),
+        "matern": Registered("isotropic:Matern", given={"learn": True}),
+        "rational-quadratic": Registered("isotropic:RationalQuadratic", given={"learn": True}),
+    }
+)
+"""Kernels that have a name."""
+
+if not TYPE_CHECKING:
+    KernelName = Literal[tuple(KERNELS)]

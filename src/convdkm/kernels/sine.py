@@ -59,13 +59,8 @@ class Sine(WrittenOut):
         if not math.isfinite(phase):
             raise InvalidInputError(f"the phase of a sine is a finite number, got {phase}")
         self.frequency, self.phase = float(frequency), float(phase)
-        self.weight_variance, self.bias_variance = (
-            None if value is None else Positive(name, value, learn=learn)
-            for name, value in (
-                ("weight_variance", weight_variance),
-                ("bias_variance", bias_variance),
-            )
-        )
+        self.weight_variance = Positive.if_given("weight_variance", weight_variance, learn=learn)
+        self.bias_variance = Positive.if_given("bias_variance", bias_variance, learn=learn)
 
     def factors(self) -> tuple[Positive | None, Positive | None]:
         return self.weight_variance, self.bias_variance

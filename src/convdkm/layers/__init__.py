@@ -5,7 +5,7 @@ from convdkm.layers.compose import Sequential, Skip
 from convdkm.layers.conv import Conv, Mix
 from convdkm.layers.gram_layer import GramLayer
 from convdkm.layers.input import Input, PatchInput, VectorInput
-from convdkm.layers.noise import Noise
+from convdkm.layers.noise import Jitter, Noise
 from convdkm.layers.norm import Centre, Norm
 from convdkm.layers.pool import AveragePool, Flatten, GlobalAveragePool
 from convdkm.ops.base import IdentityPlan, LayerKL, Plan
@@ -20,6 +20,7 @@ __all__ = [
     "GramLayer",
     "IdentityPlan",
     "Input",
+    "Jitter",
     "Layer",
     "LayerKL",
     "LazyState",

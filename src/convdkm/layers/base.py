@@ -56,11 +56,12 @@ class Layer(nn.Module):
 def keeps(layer: nn.Module, kind: type[nn.Module], *functions: str) -> bool:
     """Whether these functions of a layer are those of ``kind``.
 
-    And not of a class derived from it, nor set for this layer alone: only then may something else
-    that gives the same, such as a faster way, take their place.
+    If neither a derived class nor the layer itself overrides them, a faster way to the same result
+    may take their place.
     """
-    own = (getattr(getattr(layer, name), "__func__", None) for name in functions)
-    return all(mine is getattr(kind, name) for mine, name in zip(own, functions, strict=True))
+    return all(
+        getattr(getattr(layer, name), "__func__", None) is getattr(kind, name) for name in functions
+    )
 
 
 def keep_dtype(fn: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

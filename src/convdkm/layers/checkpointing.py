@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
@@ -25,10 +25,6 @@ def checkpointed(plan: Plan, it: Tensor, tt: Tensor) -> tuple[Tensor, Tensor]:
             tt,
             use_reentrant=False,
             preserve_rng_state=False,
-            context_fn=_contexts,
+            context_fn=lambda: (nullcontext(), frozen_statistics()),
         )
     return it, tt
-
-
-def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), frozen_statistics()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -32,17 +31,11 @@ class Sequential(Layer):
         layers: the layers in order, or one dictionary that names them.
     """
 
-    @overload
-    def __init__(self, *layers: Layer) -> None: ...
-    @overload
-    def __init__(self, layers: Mapping[str, Layer], /) -> None: ...
     def __init__(self, *layers: Layer | Mapping[str, Layer]) -> None:
         super().__init__()
-        named: dict[str, Layer]
+        named: Mapping[str, object] = {str(index): layer for index, layer in enumerate(layers)}
         if len(layers) == 1 and isinstance(layers[0], Mapping):
-            named = dict(layers[0])
-        else:
-            named = {str(index): layer for index, layer in enumerate(layers)}  # type: ignore[misc]
+            named = layers[0]
         for name, layer in named.items():
             if not isinstance(layer, Layer):
                 raise InvalidInputError(

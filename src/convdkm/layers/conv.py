@@ -22,7 +22,35 @@ POOL_FACTOR = 16
 """Candidates drawn for each inducing point that is chosen among real patches."""
 
 
-class Conv(Layer):
+class Mixing(Layer):
+    """A layer with mixing weights C, ``(out_inducing, in_inducing, *size)``.
+
+    The parameter ``weight`` is C, or with ``divided`` C times the root of ``in_inducing``.
+    """
+
+    def __init__(
+        self, in_inducing: int, out_inducing: int, size: tuple[int, ...], *, divided: bool
+    ) -> None:
+        super().__init__()
+        check_positive(in_inducing=in_inducing, out_inducing=out_inducing)
+        self.in_inducing, self.out_inducing = in_inducing, out_inducing
+        self.divisor = in_inducing**0.5 if divided else 1.0
+        shape = (out_inducing, in_inducing, *size)
+        self.weight = nn.Parameter(torch.empty(shape, dtype=INDUCING_DTYPE))
+
+    @torch.no_grad()
+    def draw_weights(self, generator: torch.Generator | None = None) -> None:
+        """Draw C at random: Gaussian of variance ``1/in_inducing``."""
+        drawn = standard_normal(self.weight.shape, generator)
+        self.weight.copy_(drawn * (self.divisor * self.in_inducing**-0.5))
+
+    def weights_for(self, ii: Tensor) -> Tensor:
+        """C, for a Gram with as many inducing points as the layer was built for."""
+        require_inducing(ii, self.in_inducing)
+        return self.weight if self.divisor == 1 else self.weight / self.divisor
+
+
+class Conv(Mixing):
     r"""Convolution of a Gram, with mixing weights C that make patches of inducing points.
 
     .. math::
@@ -46,6 +74,9 @@ class Conv(Layer):
             that :math:`\Gamma_{ii} = \tfrac1D\sum_d \tilde C_d\tilde C_d^T`. The machine is the
             same; steps of the optimiser no longer depend on how alike the incoming inducing points
             are, which in a kernel with a large constant part is much.
+        divided: learn :math:`\sqrt{P_i}\,C`, which starts as standard normal numbers (the
+            published runs), with :math:`P_i` the incoming inducing points. The machine is the same;
+            a step of Adam moves C by :math:`1/\sqrt{P_i}` of what it would.
         ndim: number of spatial axes, 1 to 3.
 
     The weights have shape ``(out_inducing, in_inducing, *kernel_size)``, as those of a CNN.
@@ -63,31 +94,23 @@ class Conv(Layer):
         border: Border = "zero",
         mixing: MixingInit = "random",
         parameterisation: Parameterisation = "direct",
+        divided: bool = False,
         ndim: int = 2,
     ) -> None:
-        super().__init__()
-        check_positive(in_inducing=in_inducing, out_inducing=out_inducing)
         check_choice("border", border, Border)
         check_choice("mixing", mixing, MixingInit)
         check_choice("parameterisation", parameterisation, Parameterisation)
-        self.in_inducing, self.out_inducing = in_inducing, out_inducing
-        self.window = Window.of(kernel_size, stride, padding, dilation, ndim)
-        self.border, self.mixing, self.parameterisation = border, mixing, parameterisation
-        shape = (out_inducing, in_inducing, *self.window.size)
-        self.weight = nn.Parameter(torch.empty(shape, dtype=INDUCING_DTYPE))
+        window = Window.of(kernel_size, stride, padding, dilation, ndim)
+        super().__init__(in_inducing, out_inducing, window.size, divided=divided)
+        self.window, self.border = window, border
+        self.mixing, self.parameterisation = mixing, parameterisation
         self.draw_weights()
 
-    def draw_weights(self, generator: torch.Generator | None = None) -> None:
-        """Draw C at random: Gaussian of variance ``1/in_inducing``."""
-        drawn = standard_normal(self.weight.shape, generator)
-        with torch.no_grad():
-            self.weight.copy_(drawn * self.in_inducing**-0.5)
-
     def plan(self, ii: Tensor) -> Plan:
-        require_inducing(ii, self.in_inducing)
+        weight = self.weights_for(ii)
         if self.parameterisation == "whitened":
-            return ConvPlan(*mixed_whitened(self.weight, ii), self.window, self.border)
-        return ConvPlan(mixed(self.weight, ii), self.weight, self.window, self.border)
+            return ConvPlan(*mixed_whitened(weight, ii), self.window, self.border)
+        return ConvPlan(mixed(weight, ii), weight, self.window, self.border)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         require_inducing(gram.ii, self.in_inducing)
@@ -95,7 +118,7 @@ class Conv(Layer):
             self.draw_weights(generator)
         else:
             with torch.no_grad():
-                self.weight.copy_(self._real_patches(gram, generator))
+                self.weight.copy_(self.divisor * self._real_patches(gram, generator))
         return self(gram)
 
     def _real_patches(self, gram: Gram, generator: torch.Generator | None) -> Tensor:
@@ -132,36 +155,36 @@ class Conv(Layer):
         return f"{self.in_inducing}, {self.out_inducing}, {self.window}, border={self.border!r}"
 
 
-class Mix(Layer):
+class Mix(Mixing):
     """Mixing weights without space: ``G_ii ← C G_ii Cᵀ``, ``G_it ← C G_it`` ("mixup").
 
     A convolution with one place; changes the number of inducing points of a Gram of any shape.
-    Starts at the identity where the two numbers are the same and ``identity`` is set.
+    Starts at the identity where the two numbers are the same and ``identity`` is set; ``divided``
+    is that of :class:`Conv`.
     """
 
-    def __init__(self, in_inducing: int, out_inducing: int, *, identity: bool = False) -> None:
-        super().__init__()
-        check_positive(in_inducing=in_inducing, out_inducing=out_inducing)
+    def __init__(
+        self, in_inducing: int, out_inducing: int, *, identity: bool = False, divided: bool = False
+    ) -> None:
+        super().__init__(in_inducing, out_inducing, (), divided=divided)
         if identity and in_inducing != out_inducing:
             raise InvalidInputError(
                 f"only a square Mix starts at the identity, got {in_inducing} → {out_inducing}"
             )
-        self.in_inducing, self.out_inducing, self.identity = in_inducing, out_inducing, identity
-        self.weight = nn.Parameter(torch.empty(out_inducing, in_inducing, dtype=INDUCING_DTYPE))
+        self.identity = identity
         self.draw_weights()
 
+    @torch.no_grad()
     def draw_weights(self, generator: torch.Generator | None = None) -> None:
         """Set C to its starting value: the identity, or Gaussian of variance ``1/in_inducing``."""
-        with torch.no_grad():
-            if self.identity:
-                nn.init.eye_(self.weight)
-            else:
-                drawn = standard_normal(self.weight.shape, generator)
-                self.weight.copy_(drawn * self.in_inducing**-0.5)
+        if self.identity:
+            nn.init.eye_(self.weight).mul_(self.divisor)
+        else:
+            super().draw_weights(generator)
 
     def plan(self, ii: Tensor) -> Plan:
-        require_inducing(ii, self.in_inducing)
-        return MixPlan(self.weight @ ii @ self.weight.T, self.weight)
+        weight = self.weights_for(ii)
+        return MixPlan(weight @ ii @ weight.T, weight)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         self.draw_weights(generator)

@@ -14,7 +14,7 @@ from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer, require_inducing
 from convdkm.numerics import cholesky
-from convdkm.ops.base import IdentityPlan, LayerKL, Plan
+from convdkm.ops.base import IdentityPlan, Plan
 from convdkm.ops.gram import GramPlan
 from convdkm.ops.inducing import learned_gram
 
@@ -44,6 +44,8 @@ class GramLayer(Layer):
         learn_scale: learn one more number, the logarithm of a factor of G_ii (published runs).
         divided: learn R with G_ii = R Rᵀ / P_i: the same machine, but a step of Adam moves it by
             less.
+        full: learn all of R, a square matrix (published runs), and not its lower triangle alone:
+            the same machine, but a step of Adam moves G_ii by more.
 
     Attributes:
         compiled: see :meth:`convdkm.DeepKernelMachine.compile_elementwise`.
@@ -62,6 +64,7 @@ class GramLayer(Layer):
         initial_scale: float = 1.0,
         learn_scale: bool = False,
         divided: bool = False,
+        full: bool = False,
     ) -> None:
         super().__init__()
         check_positive(num_inducing=num_inducing)
@@ -71,7 +74,7 @@ class GramLayer(Layer):
         check_choice("parameterisation", parameterisation, Parameterisation)
         self.num_inducing, self.nu = num_inducing, float(nu)
         self.parameterisation, self.initial_scale = parameterisation, float(initial_scale)
-        self.divisor = float(num_inducing) ** 0.5 if divided else 1.0
+        self.divisor, self.full = float(num_inducing) ** 0.5 if divided else 1.0, full
         self.compiled = False
         self._ready = True
         self.log_scale = None
@@ -107,17 +110,9 @@ class GramLayer(Layer):
             divisor=self.divisor,
             whitened=self.parameterisation == "whitened",
             turned=turned,
+            full=self.full,
         )
-        value = learned.kl if self.nu else learned.kl.detach()
-        return GramPlan(
-            learned.ii,
-            {"": LayerKL(value, self.nu)},
-            whitening=learned.whitening,
-            spread=learned.spread,
-            factor=learned.factor,
-            orthogonal=turned,
-            compiled=self.compiled,
-        )
+        return GramPlan(learned, self.nu, orthogonal=turned, compiled=self.compiled)
 
     @torch.no_grad()
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
@@ -129,12 +124,9 @@ class GramLayer(Layer):
             self.factor.copy_(self.divisor * self.initial_scale**0.5 * start)
             if self.log_scale is not None:
                 self.log_scale.zero_()
-            self._set_ready(True)
+            self._ready = True
+            self.initialised.fill_(True)
         return self(gram)
-
-    def _set_ready(self, ready: bool) -> None:
-        self._ready = ready
-        self.initialised.fill_(ready)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)

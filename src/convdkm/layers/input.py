@@ -3,6 +3,7 @@ r"""The first Gram, :math:`G^0`: from images or vectors, and learned inducing in
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -43,7 +44,11 @@ class Input(nn.Module):
 
     def inducing_block(self) -> Tensor:
         r""":math:`G^0_{ii} = \tfrac1M Z Z^T` for inducing inputs Z with M entries each."""
-        self.require_ready()
+        if not self._ready:
+            raise NotInitialisedError(
+                "the inducing inputs have not been drawn from data; call initialise(images, labels)"
+                " on the model, or load a state_dict first"
+            )
         flat = self.inducing.flatten(1)
         return flat @ flat.T / flat.shape[1]
 
@@ -87,13 +92,6 @@ class Input(nn.Module):
         self._ready = True
         self.initialised.fill_(True)
 
-    def require_ready(self) -> None:
-        if not self._ready:
-            raise NotInitialisedError(
-                "the inducing inputs have not been drawn from data; call initialise(images, labels)"
-                " on the model, or load a state_dict first"
-            )
-
     def check(self, inputs: Tensor) -> None:
         """Raise unless ``inputs`` is a batch of finite samples of the right shape."""
         check_samples(inputs, self.sample_shape)
@@ -125,6 +123,8 @@ class PatchInput(Input):
             paper): any. ``"distinct"``: those of a random pool whose directions explain the others
             best, chosen greedily; where much of the images is blank, as in handwriting, most
             patches drawn at random are zero, and a patch that is zero stays so.
+        interior: draw patches that lie inside the image (the published runs), and not those that
+            reach into the zeros around it.
     """
 
     def __init__(
@@ -138,6 +138,7 @@ class PatchInput(Input):
         dilation: Size = 1,
         border: Border = "zero",
         choice: InducingChoice = "random",
+        interior: bool = False,
         ndim: int = 2,
     ) -> None:
         check_positive(in_channels=in_channels, num_inducing=num_inducing)
@@ -147,6 +148,7 @@ class PatchInput(Input):
         super().__init__((num_inducing, in_channels, *window.size))
         self.window, self.in_channels, self.border = window, in_channels, border
         self.choice = choice
+        self.drawn_from = replace(window, padding=((0, 0),) * ndim) if interior else window
         self.sample_shape = (in_channels, *(None,) * ndim)
 
     def plan(self) -> PatchesPlan:
@@ -154,7 +156,7 @@ class PatchInput(Input):
         return PatchesPlan(weight, self.window, self.border)
 
     def candidates(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
-        places = math.prod(self.window.output_space(inputs.shape[2:]))
+        places = math.prod(self.drawn_from.output_space(inputs.shape[2:]))
         total = len(inputs) * places
         if total < self.num_inducing:
             raise InvalidInputError(
@@ -177,7 +179,7 @@ class PatchInput(Input):
         )
         which = torch.arange(len(inputs)).expand_as(where)
         where, which = where.flatten()[:count], which.flatten()[:count]
-        return self.window.patches(inputs, which.to(inputs.device), where.to(inputs.device))
+        return self.drawn_from.patches(inputs, which.to(inputs.device), where.to(inputs.device))
 
     def extra_repr(self) -> str:
         return f"{self.in_channels}, {self.num_inducing}, {self.window}, border={self.border!r}"

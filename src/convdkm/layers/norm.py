@@ -14,21 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice
 from convdkm.choices import DataNorm, DataScale, InducingNorm, InducingScale, Statistics
-from convdkm.errors import GramError, InvalidInputError, NotInitialisedError
+from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import LazyState, keeps
 from convdkm.numerics import factorised, inverse_root
-from convdkm.ops.base import Plan
+from convdkm.ops.base import Plan, require_shape
 from convdkm.ops.gram import CentrePlan, inducing_mean
 from convdkm.ops.inducing import normalised
-from convdkm.ops.norm import NormPlan, own_variance, pixel_factor
-from convdkm.ops.predicted import Number
+from convdkm.ops.norm import NormPlan, pixel_factor
+from convdkm.ops.predicted import Scale
 from convdkm.ops.synchronise import batch_mean
 
 _FROZEN: ContextVar[bool] = ContextVar("frozen statistics", default=False)
@@ -66,7 +67,7 @@ class RunningStatistics(LazyState):
 
     @property
     def is_plain(self) -> bool:
-        """Whether it works out its statistic as the library's own layer does."""
+        """Whether no subclass changes how the statistic is worked out."""
         raise NotImplementedError(f"{type(self).__name__} must define is_plain")
 
     @property
@@ -82,24 +83,22 @@ class RunningStatistics(LazyState):
             running.lerp_(value.detach().to(running.dtype), self.momentum)
 
     def current(
-        self, name: str, shape: tuple[int, ...], batch: Callable[[], Tensor], dtype: torch.dtype
+        self,
+        name: str,
+        dtype: torch.dtype,
+        shape: tuple[int, ...] | None = None,
+        batch: Callable[[], Tensor] | None = None,
     ) -> Tensor:
         """The statistic to use: of the batch in training, and the running one in evaluation.
 
-        Args:
-            name: of the buffer that holds the running average.
-            shape: what it must be.
-            batch: works out the statistic of the batch.
-            dtype: of the result.
+        The running average is in the buffer ``name``, whose shape is checked if ``shape`` is given.
+        ``batch`` works out the statistic of the batch; without it the running one is used.
         """
         running: Tensor | None = getattr(self, name)
         needed = self.training or self.statistics == "running"
-        if needed and running is not None and tuple(running.shape) != tuple(shape):
-            raise GramError(
-                f"this layer's running statistics are for shape {tuple(running.shape)}, but the"
-                f" incoming Gram needs {tuple(shape)}; were the images of another size?"
-            )
-        if self.uses_batch:
+        if needed and running is not None and shape is not None:
+            require_shape("running statistics", running.shape, shape)
+        if batch is not None and self.uses_batch:
             value = batch()
             self.move(name, value)
             return value
@@ -154,15 +153,9 @@ class Norm(RunningStatistics):
         self.inducing, self.data = inducing, data
         self.inducing_scale, self.data_scale = inducing_scale, data_scale
         zero = torch.zeros((), dtype=INDUCING_DTYPE)
-        for name in ("log_inducing_scale", "log_data_scale"):
-            self.register_parameter(name, None)
-        self.register_buffer("running_variance", None)
-        if inducing_scale == "batch":
-            self.log_inducing_scale = nn.Parameter(zero.clone())
-        if data_scale == "batch":
-            self.log_data_scale = nn.Parameter(zero.clone())
-        if data == "batch":
-            self.register_buffer("running_variance", zero + 1)
+        for name, kind in (("log_inducing_scale", inducing_scale), ("log_data_scale", data_scale)):
+            self.register_parameter(name, nn.Parameter(zero.clone()) if kind == "batch" else None)
+        self.register_buffer("running_variance", zero + 1 if data == "batch" else None)
 
     def lazy_state(self) -> tuple[str, ...]:
         shaped = {
@@ -184,23 +177,25 @@ class Norm(RunningStatistics):
         return self(gram)
 
     def plan(self, ii: Tensor) -> Plan:
-        numbers = ("none", "batch")
-        number = self.is_plain and self.data in numbers and self.data_scale in numbers
+        single = ("none", "batch")
+        is_number = self.is_plain and self.data in single and self.data_scale in single
         if self.inducing == self.inducing_scale == "none":
-            return NormPlan(ii, None, self, is_number=number)
+            return NormPlan(ii, None, self, is_number=is_number)
         log_scale = None
         if self.inducing_scale != "none":
-            log_scale = self._scale(self.log_inducing_scale, ii.shape[:1])
+            log_scale = self._log_scale(self.log_inducing_scale, ii.shape[:1])
         if self.inducing != "local" and self.inducing_scale != "local":
-            scaled = normalised(ii, log_scale, by_mean=self.inducing == "batch")
-            return NormPlan(scaled.ii, scaled.number, self, is_number=number)
-        factor = torch.ones_like(ii.diagonal())
+            scaled, factor = normalised(ii, log_scale, by_mean=self.inducing == "batch")
+            return NormPlan(scaled, factor, self, is_number=is_number)
+        diagonal = ii.diagonal()
+        factor = torch.ones_like(diagonal)
         if self.inducing != "none":
-            own = ii.diagonal()
-            factor = factor * inverse_root(own.mean() if self.inducing == "batch" else own)
+            factor = factor * inverse_root(
+                diagonal.mean() if self.inducing == "batch" else diagonal
+            )
         if log_scale is not None:
             factor = factor * log_scale.exp()
-        return NormPlan(ii * torch.outer(factor, factor), factor, self, is_number=number)
+        return NormPlan(ii * torch.outer(factor, factor), factor, self, is_number=is_number)
 
     @property
     def depends_on_batch(self) -> bool:
@@ -212,65 +207,46 @@ class Norm(RunningStatistics):
 
     def data_factor(self, tt: Tensor) -> Tensor | None:
         """``Ψ / A`` for every pixel, ``(N, *space)``; None if it is one everywhere."""
-        factor = self.factor(tt)
+        factor = pixel_factor(tt, self.data, self.shared_factor(tt))
         return None if factor is None else factor.expand(tt.shape)
 
-    def factor(self, tt: Tensor) -> Tensor | None:
-        """``Ψ / A`` in a shape that broadcasts to ``(N, *space)``; None if it is one."""
-        shared = self._shared(tt.shape[1:], tt.dtype, lambda: self._variance(tt))
-        return pixel_factor(tt, self.data, shared)
+    def shared_factor(self, tt: Tensor | None = None) -> Tensor | None:
+        """What of ``Ψ / A`` is the same for all images: a scalar, or one for each place.
 
-    def _shared(
-        self, space: tuple[int, ...], dtype: torch.dtype, batch: Callable[[], Tensor]
-    ) -> Tensor | None:
-        """What of ``Ψ / A`` is the same for all images: a number, or one for each place."""
+        None if it is one. Without data it is that of evaluation, in float64.
+        """
+        dtype, space = (INDUCING_DTYPE, None) if tt is None else (tt.dtype, tt.shape[1:])
         factor: Tensor | None = None
         if self.data in ("batch", "location"):
-            shape = () if self.data == "batch" else tuple(space)
-            factor = inverse_root(self.current("running_variance", shape, batch, dtype))
+            shape = () if self.data == "batch" else space
+            batch = None if tt is None else partial(self._variance, tt)
+            factor = inverse_root(self.current("running_variance", dtype, shape, batch))
         if self.data_scale != "none":
-            scale = self._scale(self.log_data_scale, space).exp().to(dtype)
+            scale = self._log_scale(self.log_data_scale, space).exp().to(dtype)
             factor = scale if factor is None else factor * scale
         return factor
 
-    def number(self, dtype: torch.dtype) -> Number:
-        """The same where it is one number, not yet worked out."""
-        log_scale = None if self.data_scale == "none" else self._scale(self.log_data_scale, ())
+    def scale(self, dtype: torch.dtype) -> Scale:
+        """The same where it is a scalar, not yet worked out."""
+        log_scale = None if self.data_scale == "none" else self._log_scale(self.log_data_scale, ())
         if self.data == "none":
-            return Number(log_scale)
+            return Scale(log_scale)
         if self.uses_batch:
-            return Number(log_scale, by_mean=True)
-        running = self.current("running_variance", (), lambda: torch.empty(0), dtype)
-        return Number(log_scale, fixed=running)
-
-    def constant_factor(self) -> Tensor | None:
-        """What of ``Ψ / A`` is the same for all images, in evaluation by running statistics.
-
-        A number, or one for each place, in float64; None if it is one.
-        """
-        shaped = (self.running_variance, self.log_data_scale)
-        space = next((tuple(each.shape) for each in shaped if each is not None and each.ndim), ())
-        return self._shared(space, INDUCING_DTYPE, lambda: torch.empty(0))
+            return Scale(log_scale, by_mean=True)
+        return Scale(log_scale, fixed=self.current("running_variance", dtype, ()))
 
     def _variance(self, tt: Tensor) -> Tensor:
-        """:math:`A^2`, in a shape that broadcasts to ``(N, *space)``."""
-        if self.data == "batch":
-            return batch_mean(tt, tuple(range(tt.ndim)))
-        if self.data == "location":
-            return batch_mean(tt, (0,))
-        return own_variance(tt, self.data)
+        """:math:`A^2`, over images alone or over images and places."""
+        return batch_mean(tt, tuple(range(tt.ndim)) if self.data == "batch" else (0,))
 
-    def _scale(self, log_scale: Tensor | None, shape: tuple[int, ...]) -> Tensor:
+    def _log_scale(self, log_scale: Tensor | None, shape: tuple[int, ...] | None) -> Tensor:
         if log_scale is None:
             raise NotInitialisedError(
                 "this layer's scales take their shape from data; call initialise(images, labels)"
                 " on the model, initialise(gram) on the layer, or load a state_dict first"
             )
-        if log_scale.ndim and tuple(log_scale.shape) != tuple(shape):
-            raise GramError(
-                f"this layer has a scale for each of {tuple(log_scale.shape)}, but the incoming"
-                f" Gram has {tuple(shape)}; were the images of another size?"
-            )
+        if log_scale.ndim and shape is not None:
+            require_shape("scales", log_scale.shape, shape)
         return log_scale
 
     def extra_repr(self) -> str:
@@ -278,8 +254,8 @@ class Norm(RunningStatistics):
         return text if self.statistics == "running" else f"{text}, statistics='batch'"
 
 
-_FACTORS = ("data_factor", "factor", "number", "current", "constant_factor", "_variance")
-"""Functions of :class:`Norm` that work out the factors of the pixels, one way or another."""
+_FACTORS = ("data_factor", "shared_factor", "scale", "current", "_variance")
+"""Functions of :class:`Norm` that work out the factors of the pixels."""
 
 
 class Centre(RunningStatistics):
@@ -320,11 +296,10 @@ class Centre(RunningStatistics):
 
     def mean(self, points: int, batch: Callable[[], Tensor], dtype: torch.dtype) -> Tensor:
         """What to subtract, in whitened coordinates: ``(points,)``."""
-        return self.current("running_mean", (points,), batch, dtype)
+        return self.current("running_mean", dtype, (points,), batch)
 
     def plan(self, ii: Tensor) -> Plan:
-        factor, whitening = factorised(ii, "the Gram matrix G_ii")
-        return CentrePlan(ii, self, whitening, factor, is_plain=self.is_plain)
+        return CentrePlan(ii, self)
 
     @property
     def is_plain(self) -> bool:
@@ -332,8 +307,7 @@ class Centre(RunningStatistics):
 
     def constant_mean(self) -> Tensor:
         """What to subtract in evaluation by running statistics, in float64."""
-        points = 0 if self.running_mean is None else len(self.running_mean)
-        return self.mean(points, lambda: torch.empty(0), INDUCING_DTYPE)
+        return self.current("running_mean", INDUCING_DTYPE)
 
     def extra_repr(self) -> str:
         return "" if self.statistics == "running" else "statistics='batch'"

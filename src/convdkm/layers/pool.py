@@ -11,7 +11,7 @@ from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import Gram
 from convdkm.layers.base import Layer, LazyState, require_inducing
-from convdkm.numerics import factorised, standard_normal
+from convdkm.numerics import standard_normal
 from convdkm.ops.base import Plan
 from convdkm.ops.inducing import mixed
 from convdkm.ops.pool import FlattenPlan, PoolPlan
@@ -52,8 +52,7 @@ class AveragePool(Layer):
                 )
 
     def plan(self, ii: Tensor) -> Plan:
-        factor, whitening = factorised(ii, "the Gram matrix G_ii")
-        return PoolPlan(ii, self.window, whitening, factor)
+        return PoolPlan(ii, self.window)
 
     def extra_repr(self) -> str:
         return str(self.window)
@@ -63,8 +62,7 @@ class GlobalAveragePool(Layer):
     """Average over all places of an image (appendix E.3); leaves a Gram without space."""
 
     def plan(self, ii: Tensor) -> Plan:
-        factor, whitening = factorised(ii, "the Gram matrix G_ii")
-        return PoolPlan(ii, None, whitening, factor)
+        return PoolPlan(ii, None)
 
 
 class Flatten(LazyState):
@@ -78,17 +76,18 @@ class Flatten(LazyState):
     Args:
         out_inducing: with mixing weights: :math:`P_i` of the outgoing Gram. Without (None), each
             inducing point stands for the image that is itself everywhere, :math:`C_s = I`.
+        divided: learn :math:`\sqrt{P_i}\,C`, as in :class:`Conv`.
 
     Mixing weights take their shape from the images, at :meth:`initialise` or ``load_state_dict``.
     """
 
     weight: Tensor | None
 
-    def __init__(self, out_inducing: int | None = None) -> None:
+    def __init__(self, out_inducing: int | None = None, *, divided: bool = False) -> None:
         super().__init__()
         if out_inducing is not None:
             check_positive(out_inducing=out_inducing)
-        self.out_inducing = out_inducing
+        self.out_inducing, self.divided = out_inducing, divided
         self.register_parameter("weight", None)
 
     def lazy_state(self) -> tuple[str, ...]:
@@ -98,7 +97,8 @@ class Flatten(LazyState):
         if self.out_inducing is not None:
             shape = (self.out_inducing, gram.num_inducing, *gram.space)
             drawn = standard_normal(shape, generator).to(gram.device)
-            self.materialise("weight", drawn * gram.num_inducing**-0.5)
+            divisor = gram.num_inducing**0.5 if self.divided else 1.0
+            self.materialise("weight", drawn * (divisor * gram.num_inducing**-0.5))
         return self(gram)
 
     def plan(self, ii: Tensor) -> Plan:
@@ -110,8 +110,8 @@ class Flatten(LazyState):
                 " initialise(images, labels) on the model, or load a state_dict first"
             )
         require_inducing(ii, self.weight.shape[1])
-        weight = self.weight / math.prod(self.weight.shape[2:])
-        return FlattenPlan(mixed(self.weight, ii), weight)
+        weight = self.weight / len(ii) ** 0.5 if self.divided else self.weight
+        return FlattenPlan(mixed(weight, ii), weight / math.prod(weight.shape[2:]))
 
     def extra_repr(self) -> str:
         return "" if self.out_inducing is None else f"out_inducing={self.out_inducing}"

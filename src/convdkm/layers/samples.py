@@ -28,7 +28,7 @@ def check_samples(inputs: Tensor, expected: SampleShape) -> None:
     )
     if not fits:
         raise InvalidInputError(f"inputs must have shape (N, {axes}), got {tuple(inputs.shape)}")
-    if inputs.shape[0] == 0 or 0 in inputs.shape:
+    if 0 in inputs.shape:
         raise InvalidInputError(f"the batch is empty: shape {tuple(inputs.shape)}")
     check_finite(inputs)
 

@@ -43,22 +43,17 @@ class Categorical(Likelihood):
     softmax: NormalSoftmax | None
 
     def __init__(
-        self,
-        num_classes: int,
-        *,
-        expectation: Expectation = "nodes",
-        samples: int | None = None,
+        self, num_classes: int, *, expectation: Expectation = "nodes", samples: int | None = None
     ) -> None:
         super().__init__()
         check_positive(num_classes=num_classes)
         if num_classes < 2:
             raise InvalidInputError(f"classification needs at least 2 classes, got {num_classes}")
         check_choice("expectation", expectation, Expectation)
-        self.num_outputs = num_classes
-        self.expectation = expectation
-        default = NODES if expectation == "nodes" else 1000
-        self.samples = default if samples is None else samples
-        check_positive(samples=self.samples)
+        if samples is None:
+            samples = NODES if expectation == "nodes" else 1000
+        check_positive(samples=samples)
+        self.num_outputs, self.expectation, self.samples = num_classes, expectation, samples
         self.softmax = NormalSoftmax(self.samples) if expectation == "nodes" else None
         self.obstacle = SAMPLES if self.softmax is None else None
 

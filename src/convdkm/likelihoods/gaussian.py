@@ -98,8 +98,7 @@ class Gaussian(Likelihood):
         if self.expectation == "closed-form":
             squares = (targets - mean).square() + variance
         else:
-            size = (self.samples, *mean.shape)
-            draws = batch_noise(size, mean, images=1)
+            draws = batch_noise((self.samples, *mean.shape), mean, images=1)
             squares = (targets - mean - safe_sqrt(variance) * draws).square().mean(0)
         constant = self.num_outputs * torch.log(2 * math.pi * noise)
         return -0.5 * (constant + squares.sum(1) / noise)

@@ -20,7 +20,7 @@ ends, in a variable in which nodes are as close as the narrowest class that matt
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,23 +35,10 @@ NODES, FEWEST = 64, 48
 PIECE = 1 << 16
 """Numbers (images × nodes × classes) that are worked on at a time on a CPU."""
 
+Moments = tuple[Tensor, Tensor, Tensor]
 _EULER = 0.5772156649015329
 _WIDENING = 2.0
 """Nodes are at equal distances up to about as many times the way from the first to the mean."""
-
-
-class Moments(NamedTuple):
-    r"""What is known of the softmax p of the functions f of every image.
-
-    Attributes:
-        log_sum_exp: :math:`E[\log\sum_c e^{f_c}]`, ``(N,)``.
-        log_probs: :math:`\log E[p_c]`, ``(N, classes)``.
-        class_variance: :math:`E[p_c(1-p_c)]`, ``(N, classes)``.
-    """
-
-    log_sum_exp: Tensor
-    log_probs: Tensor
-    class_variance: Tensor
 
 
 class NormalSoftmax(nn.Module):
@@ -75,9 +62,7 @@ class NormalSoftmax(nn.Module):
     def log_sum_exp(self, mean: Tensor, variance: Tensor) -> Tensor:
         r""":math:`E[\log\sum_c e^{f_c}]` of every image, ``(N,)``, with its derivatives.
 
-        Args:
-            mean: ``(N, classes)``.
-            variance: ``(N, 1)`` or ``(N, classes)``.
+        Means are ``(N, classes)``, variances ``(N, 1)`` or ``(N, classes)``.
         """
         result: Tensor = _LogSumExp.apply(mean, variance, self)
         return result
@@ -85,20 +70,16 @@ class NormalSoftmax(nn.Module):
     def forward(self, mean: Tensor, deviation: Tensor) -> tuple[Tensor, Tensor]:
         """The log-probabilities of the classes, ``(N, classes)``, and the expected entropy.
 
-        Args:
-            mean: ``(N, classes)``.
-            deviation: standard deviations, ``(N, 1)`` or ``(N, classes)``.
+        Means are ``(N, classes)``, standard deviations ``(N, 1)`` or ``(N, classes)``.
         """
-        moments = self.moments(mean, deviation)
+        log_sum_exp, log_probs, class_variance = self.moments(mean, deviation)
         top = mean.amax(1, keepdim=True)
-        certain = (
-            (mean - top) * moments.log_probs.exp() + deviation.square() * moments.class_variance
-        ).sum(1)
-        entropy = moments.log_sum_exp - top.squeeze(1) - certain
-        return moments.log_probs, entropy.clamp(0.0, math.log(mean.shape[1]))
+        certain = ((mean - top) * log_probs.exp() + deviation.square() * class_variance).sum(1)
+        entropy = log_sum_exp - top.squeeze(1) - certain
+        return log_probs, entropy.clamp(0.0, math.log(mean.shape[1]))
 
     def moments(self, mean: Tensor, deviation: Tensor) -> Moments:
-        """All of them, for standard deviations ``(N, 1)`` or ``(N, classes)``."""
+        r""":math:`E[\log\sum_c e^{f_c}]`, :math:`\log E[p_c]` and :math:`E[p_c(1-p_c)]`."""
         dtype = torch.promote_types(mean.dtype, torch.float32)
         mean, deviation = mean.to(dtype), deviation.to(dtype)
         with without_autocast(mean):
@@ -110,7 +91,8 @@ class NormalSoftmax(nn.Module):
             ]
         if len(parts) == 1:
             return parts[0]
-        return Moments(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
+        log_sum_exp, log_probs, class_variance = map(torch.cat, zip(*parts, strict=True))
+        return log_sum_exp, log_probs, class_variance
 
     def _moments(self, mean: Tensor, deviation: Tensor) -> Moments:
         top = mean.amax(1, keepdim=True)
@@ -142,22 +124,22 @@ class NormalSoftmax(nn.Module):
         mass = (weights * chance).unsqueeze(2)
         rate = decay * slope
         log_probs = (mass * rate).sum(1).log() - low.squeeze(1)
-        own = rate * unit
-        others = own.sum(2, keepdim=True) - own
-        class_variance = (mass * own * others).sum(1)
-        return Moments(log_sum_exp.squeeze(1), log_probs.log_softmax(1), class_variance)
+        rate = rate * unit
+        others = rate.sum(2, keepdim=True) - rate
+        class_variance = (mass * rate * others).sum(1)
+        return log_sum_exp.squeeze(1), log_probs.log_softmax(1), class_variance
 
 
 class _LogSumExp(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor, softmax: NormalSoftmax) -> Tensor:
-        moments = softmax.moments(mean, variance.sqrt())
-        by_variance = moments.class_variance / 2
+        log_sum_exp, log_probs, class_variance = softmax.moments(mean, variance.sqrt())
+        by_variance = class_variance / 2
         if variance.shape[1] == 1:
             by_variance = by_variance.sum(1, keepdim=True)
-        ctx.save_for_backward(moments.log_probs.exp(), by_variance)
+        ctx.save_for_backward(log_probs.exp(), by_variance)
         ctx.dtype = mean.dtype
-        return moments.log_sum_exp
+        return log_sum_exp
 
     @staticmethod
     @once_differentiable

@@ -1,10 +1,9 @@
 r"""What an operation is, and the plan of a layer: its map of the data blocks.
 
-Because operations are values, neighbours can be merged before any data is seen: one that begins
-with a left-multiplication of :math:`G_{it}` gives it away (:meth:`Operation.split`), and the one
-before takes it into its own weights (:meth:`Operation.premultiplied`). That is how the whitening
-:math:`L^{-1}` of a Gram layer becomes part of the convolution that precedes it. Which of them do
-their work in one go is said in :mod:`convdkm.ops.fuse`.
+Neighbours are merged before any data is seen: an operation that begins with a left-multiplication
+of :math:`G_{it}` gives it away (:meth:`Operation.split`), and the one before takes it into its
+weights (:meth:`Operation.premultiplied`). That is how the whitening :math:`L^{-1}` of a Gram layer
+becomes part of the convolution that precedes it; :mod:`convdkm.ops.fuse` decides what is merged.
 """
 
 from __future__ import annotations
@@ -66,9 +65,8 @@ class Operation(nn.Module):
     and modules. In training the tensors have gradients; :meth:`frozen` makes them constants.
 
     Attributes:
-        first: the attribute that holds a matrix which ``it`` is multiplied by before all else, or
-            None in its place; there is no such attribute by default.
-        last: the attribute that holds the matrix which ``it`` is multiplied by at the end.
+        first: name of the attribute with the matrix that ``it`` is multiplied by first, if any.
+        last: name of the attribute with the matrix that ``it`` is multiplied by last, if any.
         obstacle: why it cannot be written to a file; None if it can.
     """
 
@@ -77,10 +75,7 @@ class Operation(nn.Module):
     obstacle: str | None = None
 
     def __init__(self) -> None:
-        """Nothing: an operation is made for every step of training, and is a light object then.
-
-        Not before it is frozen does it become a module in the full sense.
-        """
+        """Leave the module bare: it is made for every training step, and filled when frozen."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if is_frozen(self):
@@ -102,7 +97,7 @@ class Operation(nn.Module):
     def premultiplied(self, matrix: Tensor) -> Self | None:
         """This followed by ``it ← matrix · it``, if that costs nothing; else None.
 
-        A vector stands for a diagonal matrix, a number for a multiple of the identity.
+        A vector stands for a diagonal matrix, a scalar for a multiple of the identity.
         """
         if self.last is None:
             return None
@@ -110,7 +105,7 @@ class Operation(nn.Module):
         return self.but(**{self.last: matrix if value is None else left_multiply(matrix, value)})
 
     def thinned(self) -> tuple[Sequence[int], Self] | None:
-        """``(strides, rest)`` if this takes every so-many-th place, and then does ``rest``."""
+        """``(strides, rest)`` if this subsamples places by strides, and then does ``rest``."""
         return None
 
     def frozen(self, **changes: Any) -> Operation:
@@ -131,10 +126,10 @@ for _name, _value in vars(nn.Module()).items():
 def constant(module: Module) -> Module:
     """A module that nobody else changes, with buffers in place of its parameters."""
     if isinstance(module, Operation) and not is_frozen(module):
-        own = dict(vars(module))
+        attributes = dict(vars(module))
         vars(module).clear()
         nn.Module.__init__(module)
-        for name, value in own.items():
+        for name, value in attributes.items():
             if name not in _OF_TRAINING:
                 _set_constant(module, name, value)
     for part in module.children():
@@ -181,10 +176,9 @@ class Plan(Operation):
         raise NotImplementedError(f"{type(self).__name__} must define data(it, tt)")
 
     def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
-        """Map the covariances between images at the same place, ``G_is,js``.
+        """Map the covariances ``G_is,js`` between images at the same place, for joint predictions.
 
-        Joint predictions need it, and nothing else. What two images have in common is all that
-        counts: what is added to the variance of each image alone is left out.
+        Independent noise, which adds to the variance of each image alone, is left out.
 
         Args:
             left, right: the incoming data blocks of two sets of images.
@@ -216,7 +210,7 @@ class IdentityPlan(Plan):
 
 @contextmanager
 def part(index: int) -> Iterator[None]:
-    """An error inside the block is of a later part of a fused operation, so many after the first.
+    """Attribute errors inside the block to part ``index`` of a fused operation.
 
     :func:`convdkm.errors.located` knows the layer that each part comes from.
     """
@@ -225,3 +219,12 @@ def part(index: int) -> Iterator[None]:
     except ConvDKMError as error:
         error.part += index
         raise
+
+
+def require_shape(what: str, made_for: Sequence[int], incoming: Sequence[int]) -> None:
+    """Raise unless what a layer has for every place has the shape that a Gram asks for."""
+    if tuple(made_for) != tuple(incoming):
+        raise GramError(
+            f"this layer has {what} of shape {tuple(made_for)}, but the incoming Gram needs"
+            f" {tuple(incoming)}; were the images of another size?"
+        )

@@ -9,19 +9,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from convdkm.errors import GramError, located
 from convdkm.ops import fuse
 from convdkm.ops.base import Blocks, IdentityPlan, LayerKL, Operation, Plan, constant
-from convdkm.ops.fork import every, forked
 from convdkm.ops.fuse import Step
+from convdkm.ops.window import every
+from convdkm.runtime.maps import channels_last
 
 _APART: ContextVar[bool] = ContextVar("apart", default=False)
 
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Inside the block no operation takes over the work of another: each layer has its own."""
+    """Inside the block operations are not fused: each layer has an operation of its own."""
     token = _APART.set(True)
     try:
         yield
@@ -78,10 +80,10 @@ class Chain(Plan):
         """The chain cut before and after every skip connection: parts worth recomputing."""
         parts: list[list[Step]] = [[]]
         for step in self.steps:
-            alone = isinstance(step[1], SkipPlan)
-            if alone or (parts[-1] and isinstance(parts[-1][-1][1], SkipPlan)):
-                parts.append([])
-            parts[-1].append(step)
+            if isinstance(step[1], SkipPlan):
+                parts += [[step], []]
+            else:
+                parts[-1].append(step)
         return [Chain(steps, steps[-1][1].ii, {}) for steps in parts if steps]
 
     def premultiplied(self, matrix: Tensor) -> Chain | None:
@@ -112,7 +114,7 @@ class Chain(Plan):
 
 
 def _flat(steps: Sequence[Step]) -> Iterator[Step]:
-    """Operations without chains among them, nor such as do nothing."""
+    """The operations with chains unrolled and identities left out."""
     for names, operation in steps:
         if type(operation) is Chain:
             for inner, each in operation.steps:
@@ -172,8 +174,8 @@ class SkipPlan(Plan):
 
     def combined(self, body: Blocks, short: Blocks) -> Blocks:
         """The blocks that leave it, from those that leave its sides."""
-        own = torch.lerp(short[1], body[1], self.weight.to(body[1].dtype))
-        return _sum(body[0], self.body_factor, short[0], self.short_factor), own
+        variance = torch.lerp(short[1], body[1], self.weight.to(body[1].dtype))
+        return _sum(body[0], self.body_factor, short[0], self.short_factor), variance
 
     def frozen(self, **changes: Any) -> Operation:
         for name in ("body", "shortcut"):
@@ -201,3 +203,27 @@ def _sum(
     if short_factor is not None:
         return torch.addcmul(body, short, short_factor.to(body.dtype))
     return body + short
+
+
+def forked(maps: Tensor, strides: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The map ``(N, P, *space)`` itself, and the same subsampled by strides.
+
+    The gradient of the second is added to that of the first in place; that of a plain slice would
+    be written into a map of zeros first.
+    """
+    whole, part = _Forked.apply(maps, tuple(strides))
+    return whole, part
+
+
+class _Forked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, maps: Tensor, strides: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+        ctx.strides = strides
+        return maps.view_as(maps), channels_last(every(maps, strides))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_whole: Tensor, by_part: Tensor) -> Any:
+        total = by_whole.clone()
+        every(total, ctx.strides).add_(by_part)
+        return total, None

@@ -1,4 +1,4 @@
-r"""Operations that are linear: the convolution, the mixing of inducing points, the first Gram."""
+r"""Linear operations: the convolution, the mixing of inducing points, the first Gram, whitening."""
 
 from __future__ import annotations
 
@@ -19,34 +19,24 @@ from convdkm.ops.window import Window
 from convdkm.runtime.maps import mean_squares
 
 
-def window_variance(window: Window, tt: Tensor, border: Border) -> Tensor:
-    r"""Γ_tt: the mean of the variances in each window (appendix B.3).
-
-    ``border="zero"`` divides by all D places, those outside the image counting as zero, as the
-    paper's Γ does; ``"inside"`` divides by the number of places inside, as the published runs did.
-    """
-    return window.mean(tt, inside=border == "inside")
-
-
 def window_covariance(window: Window, between: Tensor, border: Border) -> Tensor:
-    """The same for covariances between images, ``(N1, N2, *space)``."""
-    pairs = window_variance(window, between.flatten(0, 1), border)
-    return pairs.unflatten(0, between.shape[:2])
+    """Means over windows of covariances between images, ``(N1, N2, *space)``."""
+    return window.mean(between.flatten(0, 1), border).unflatten(0, between.shape[:2])
 
 
 class ConvPlan(Plan):
-    """Convolves ``it`` and averages ``tt``; then, maybe, scales both by one number.
+    """Convolves ``it`` and averages ``tt``; a fused normalisation scales both.
 
-    The weights are a product ``left · C · times``, made when they are needed, so that every number
-    that belongs to them is multiplied with the small ``left``.
+    The weights are a product ``left · C · times``, made when they are needed, so that scalar
+    factors are multiplied with the small ``left``.
 
     Attributes:
         mixing: C, ``(Q, P, *size)``.
         window, border: the geometry, see :class:`convdkm.Conv`.
         times: one over the number of places; one once the weights are constants, in ``mixing``.
-        left: what the operation after has given away, a matrix, a diagonal or a number; None for
+        left: what the operation after has given away, a matrix, a diagonal or a scalar; None for
             the identity.
-        norm: the normalisation that comes after, if it multiplies the data by one number.
+        norm: the normalisation that comes after, if it multiplies the data by a scalar.
         factor: what ``tt`` is multiplied by besides; one if not given.
     """
 
@@ -66,12 +56,12 @@ class ConvPlan(Plan):
         """The weights that ``it`` is convolved with, but for the normalisation."""
         return self._weight(INDUCING_DTYPE, None)
 
-    def _weight(self, dtype: torch.dtype, number: Tensor | None) -> Tensor:
-        if self.left is None and number is None and self.times == 1:
+    def _weight(self, dtype: torch.dtype, scale: Tensor | None) -> Tensor:
+        if self.left is None and scale is None and self.times == 1:
             return self.mixing.to(dtype)
         if self.left is None or self.left.ndim == 2:
-            return cast_product(self.left, self.mixing, number, self.times, dtype)
-        factor = self.times * (self.left if number is None else self.left * number)
+            return cast_product(self.left, self.mixing, scale, self.times, dtype)
+        factor = self.times * (self.left if scale is None else self.left * scale)
         weight = left_multiply(factor, self.mixing.flatten(1))
         return weight.reshape(-1, *self.mixing.shape[1:]).to(dtype)
 
@@ -85,18 +75,18 @@ class ConvPlan(Plan):
     def scaled(
         self, tt: Tensor, dtype: torch.dtype, slope: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The weights ``· slope``, and the outgoing variances, with the normalisation's number."""
-        tt = window_variance(self.window, tt, self.border)
+        """The weights ``· slope``, and the outgoing variances, both normalised."""
+        tt = self.window.mean(tt, self.border)
         tt = tt if self.factor is None else tt * self.factor
-        number: Tensor | None = None
+        scale: Tensor | None = None
         if self.norm is not None:
             with part(1):
-                number = self.norm.norm.factor(tt)
-        if number is None:
+                scale = self.norm.norm.shared_factor(tt)
+        if scale is None:
             return self._weight(dtype, slope), tt
-        wide = number.to(INDUCING_DTYPE)
+        wide = scale.to(INDUCING_DTYPE)
         factor = wide if slope is None else slope * wide
-        return self._weight(dtype, factor), tt * number.square()
+        return self._weight(dtype, factor), tt * scale.square()
 
     def thinned(self) -> tuple[Sequence[int], ConvPlan] | None:
         window = self.window
@@ -104,18 +94,18 @@ class ConvPlan(Plan):
             return None
         return window.stride, self.but(window=replace(window, stride=(1,) * window.ndim))
 
-    def number(self) -> Tensor | None:
-        """That of a normalisation that is constant; None if it is one."""
+    def constant_scale(self) -> Tensor | None:
+        """The factor of a normalisation that is constant; None if it is one."""
         with part(1):
-            return None if self.norm is None else self.norm.number()
+            return None if self.norm is None else self.norm.constant_scale()
 
     def frozen(self, **changes: Any) -> Operation:
         if self.norm is None or self.norm.is_constant:
-            number = self.number()
+            scale = self.constant_scale()
             changes |= {"left": None, "norm": None, "times": 1.0}
-            changes["mixing"] = self._weight(INDUCING_DTYPE, number)
-            if number is not None:
-                changes["factor"] = number.square()
+            changes["mixing"] = self._weight(INDUCING_DTYPE, scale)
+            if scale is not None:
+                changes["factor"] = scale.square()
         return super().frozen(**changes)
 
 
@@ -148,7 +138,7 @@ class PatchesPlan(Operation):
 
     def data(self, inputs: Tensor) -> Blocks:
         it = self.window.convolve(inputs, self.weight.to(inputs.dtype))
-        return it, window_variance(self.window, mean_squares(inputs), self.border)
+        return it, self.window.mean(mean_squares(inputs), self.border)
 
     def covariance(self, left: Tensor, right: Tensor) -> Tensor:
         """The first covariances between images at the same place."""
@@ -168,3 +158,24 @@ class VectorsPlan(Operation):
     def covariance(self, left: Tensor, right: Tensor) -> Tensor:
         """The first covariances between vectors."""
         return left @ right.T / left.shape[1]
+
+
+class ImageScaling(Operation):
+    """Every channel scaled and shifted: ``factor · x + offset``, both ``(channels,)``."""
+
+    def __init__(self, factor: Tensor, offset: Tensor) -> None:
+        self.factor, self.offset = factor, offset
+
+    def forward(self, images: Tensor) -> Tensor:
+        shape = (-1, *(1,) * (images.ndim - 2))
+        return images * self.factor.reshape(shape) + self.offset.reshape(shape)
+
+
+class ImageMap(Operation):
+    """A linear map of whole images: ``(x − mean) · matrix``."""
+
+    def __init__(self, mean: Tensor, matrix: Tensor) -> None:
+        self.mean, self.matrix = mean, matrix
+
+    def forward(self, images: Tensor) -> Tensor:
+        return ((images.flatten(1) - self.mean) @ self.matrix).reshape(images.shape)

@@ -1,8 +1,8 @@
-"""What joins what: the one place that says which operations are done in one go.
+"""Fusion: which operations of a chain become one.
 
-A chain of operations is made shorter in two ways. A matrix that one begins with goes into the
-weights of the one before (:meth:`Operation.split`, :meth:`Operation.premultiplied`), past noise,
-which leaves ``it`` alone. And two neighbours of the kinds in :data:`PAIRS` become one operation.
+A matrix that an operation begins with goes into the weights of the one before
+(:meth:`Operation.split`, :meth:`Operation.premultiplied`), past noise, which leaves ``it`` alone;
+and two neighbours of the kinds in :data:`PAIRS` become one operation.
 
 For prediction the chain is frozen from its end to its start: an operation may then be simpler if
 ``it`` is multiplied by a matrix before, which again goes into the weights before it.
@@ -16,11 +16,10 @@ from typing import Any
 from torch import Tensor
 
 from convdkm.errors import located
-from convdkm.ops.base import Operation, Plan
+from convdkm.ops.base import Plan
 from convdkm.ops.conv import ConvPlan, MixPlan
 from convdkm.ops.gram import CentrePlan, GramPlan
-from convdkm.ops.kernel import KernelConvPlan, KernelPlan
-from convdkm.ops.noise import NoisePlan
+from convdkm.ops.kernel import KernelConvPlan, KernelPlan, NoisePlan
 from convdkm.ops.norm import NormPlan
 
 Step = tuple[tuple[str, ...], Any]
@@ -34,7 +33,8 @@ def fused(steps: Iterable[Step]) -> list[Step]:
         split = plan.split()
         given_away = split is not None and absorbed(made, split[0])
         rest = split[1] if given_away else plan
-        both = _joined(made[-1][1], rest) if made else None
+        join = PAIRS.get((type(made[-1][1]), type(rest))) if made else None
+        both = None if join is None else join(made[-1][1], rest)
         if both is None:
             made.append((names, rest))
         else:
@@ -58,12 +58,6 @@ def absorbed(steps: list[Step], matrix: Tensor) -> bool:
     return False
 
 
-def _joined(first: Plan, second: Plan) -> Plan | None:
-    """Two operations as one that costs less; None if there is none."""
-    join = PAIRS.get((type(first), type(second)))
-    return None if join is None else join(first, second)
-
-
 def _kernel_noise(kernel: KernelPlan, noise: NoisePlan) -> Plan | None:
     if not kernel.joins:
         return None
@@ -75,19 +69,14 @@ def _kernel_conv(kernel: KernelPlan, conv: ConvPlan) -> Plan | None:
     return KernelConvPlan(kernel, conv) if kernel.joins and fits else None
 
 
-def _conv_norm(conv: ConvPlan, norm: NormPlan) -> ConvPlan | None:
-    free = conv.norm is None and norm.inducing is None and norm.is_number
-    return conv.but(ii=norm.ii, norm=norm) if free else None
+def _normalised(first: ConvPlan | GramPlan, norm: NormPlan) -> Plan | None:
+    free = first.norm is None and norm.inducing is None and norm.is_number
+    return first.but(ii=norm.ii, norm=norm) if free else None
 
 
 def _kernel_conv_norm(both: KernelConvPlan, norm: NormPlan) -> Plan | None:
-    conv = _conv_norm(both.conv, norm)
+    conv = _normalised(both.conv, norm)
     return None if conv is None else both.but(ii=conv.ii, conv=conv)
-
-
-def _gram_norm(gram: GramPlan, norm: NormPlan) -> Plan | None:
-    free = gram.norm is None and norm.inducing is None and norm.is_number
-    return gram.but(ii=norm.ii, norm=norm) if free else None
 
 
 def _gram_centre(gram: GramPlan, centre: CentrePlan) -> Plan | None:
@@ -102,9 +91,9 @@ def _gram_centre(gram: GramPlan, centre: CentrePlan) -> Plan | None:
 PAIRS: dict[tuple[type[Plan], type[Plan]], Callable[[Any, Any], Plan | None]] = {
     (KernelPlan, NoisePlan): _kernel_noise,
     (KernelPlan, ConvPlan): _kernel_conv,
-    (ConvPlan, NormPlan): _conv_norm,
+    (ConvPlan, NormPlan): _normalised,
     (KernelConvPlan, NormPlan): _kernel_conv_norm,
-    (GramPlan, NormPlan): _gram_norm,
+    (GramPlan, NormPlan): _normalised,
     (GramPlan, CentrePlan): _gram_centre,
 }
 """What joins what. A class derived from one of these stands alone."""
@@ -116,9 +105,7 @@ def frozen(steps: Iterable[Step]) -> list[Step]:
     while remaining:
         names, plan = remaining.pop()
         with located(*names):
-            simpler = plan.constant() if type(plan) in _SIMPLER else (None, plan.frozen())
-        matrix: Tensor | None = simpler[0]
-        operation: Operation = simpler[1]
+            matrix, operation = plan.constant() if type(plan) in _SIMPLER else (None, plan.frozen())
         made.append((names, operation))
         if matrix is not None and not absorbed(remaining, matrix):
             made.append((names, MixPlan(matrix, matrix).frozen()))

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from convdkm.numerics import eigenvectors, explained, inner_products, mix
+from convdkm.numerics import eigenvectors, explained, factorised, inner_products, mix
 from convdkm.ops.base import Blocks, LayerKL, Operation, Plan, part
+from convdkm.ops.inducing import LearnedGram
 from convdkm.ops.norm import NormPlan
-from convdkm.ops.predicted import Number, predicted, roots_and_shift
+from convdkm.ops.predicted import Scale, predicted, roots_and_shift
 from convdkm.ops.synchronise import batch_mean
-from convdkm.runtime.compiled import diagonal_variance
-from convdkm.runtime.elementwise import engine
+from convdkm.runtime.elementwise import diagonal_variance, engine
 from convdkm.runtime.maps import as_rows
 
 
@@ -32,21 +32,18 @@ class CentrePlan(Plan):
 
     Attributes:
         centre: the layer that gives Ū.
-        is_plain: whether the layer does that as the library's own does.
+        is_plain: whether the layer works it out as :class:`convdkm.Centre` does.
         whitening: F⁻¹; None once the operation before has taken it over.
         factor: F, times what the operations after have given away.
     """
 
     first, last = "whitening", "factor"
-
     whitening: Tensor | None
 
-    def __init__(
-        self, ii: Tensor, centre: Any, whitening: Tensor, factor: Tensor, *, is_plain: bool = False
-    ) -> None:
+    def __init__(self, ii: Tensor, centre: Any) -> None:
         super().__init__(ii)
-        self.centre, self.whitening, self.factor = centre, whitening, factor
-        self.is_plain = is_plain
+        self.centre, self.is_plain = centre, centre.is_plain
+        self.factor, self.whitening = factorised(ii, "the Gram matrix G_ii")
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         white = mix(self.whitening, it)
@@ -68,13 +65,8 @@ class CentrePlan(Plan):
         if not self.centre.is_constant:
             return super().frozen(**changes)
         shift = self.centre.constant_mean()
-        return ProjectPlan(
-            self.whitening,
-            torch.ones_like(shift),
-            self.factor,
-            shift=shift,
-            offset=-(self.factor @ shift),
-        ).frozen()
+        roots, offset = torch.ones_like(shift), -(self.factor @ shift)
+        return ProjectPlan(self.whitening, roots, self.factor, shift=shift, offset=offset).frozen()
 
 
 class GramPlan(Plan):
@@ -83,7 +75,7 @@ class GramPlan(Plan):
     With V = L⁻¹K_it, Q = L⁻¹F and U = QᵀV:
     :math:`G_{it} = F U` and :math:`g_{tt} = \max(k_{tt} - |V|^2, 0) + |U|^2`.
 
-    Centring replaces U by U − Ū; a normalisation by one number multiplies F by it.
+    Centring replaces U by U − Ū; a normalisation by one factor multiplies F by it.
 
     Attributes:
         whitening: L⁻¹; None once the operation before has taken it over.
@@ -99,25 +91,17 @@ class GramPlan(Plan):
     norm: NormPlan | None
 
     def __init__(
-        self,
-        ii: Tensor,
-        kl: dict[str, LayerKL],
-        *,
-        whitening: Tensor | None,
-        spread: Tensor,
-        factor: Tensor,
-        orthogonal: bool = False,
-        compiled: bool = False,
+        self, learned: LearnedGram, nu: float, *, orthogonal: bool, compiled: bool
     ) -> None:
-        super().__init__(ii, kl)
+        kl = learned.kl if nu else learned.kl.detach()
+        super().__init__(learned.ii, {"": LayerKL(kl, nu)})
         self.orthogonal, self.compiled = orthogonal, compiled
-        self.whitening, self.spread, self.factor = whitening, spread, factor
+        self.whitening, self.spread, self.factor = learned.whitening, learned.spread, learned.factor
         self.centre, self.norm = None, None
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         white = mix(self.whitening, it)
-        shift: Tensor | None = None
-        number = Number()
+        shift, scale = None, Scale()
         if self.centre is not None:
             spread = self.spread.to(white.dtype)
             with part(1):
@@ -126,7 +110,7 @@ class GramPlan(Plan):
                 )
         if self.norm is not None:
             with part(self._place_of_norm):
-                number = self.norm.norm.number(tt.dtype)
+                scale = self.norm.norm.scale(tt.dtype)
         it, tt, mean = predicted(
             white,
             tt,
@@ -134,7 +118,7 @@ class GramPlan(Plan):
             self.factor,
             orthogonal=self.orthogonal,
             shift=shift,
-            number=number,
+            scale=scale,
             engine=engine(compiled=self.compiled),
         )
         if self.norm is not None and mean is not None:
@@ -169,16 +153,16 @@ class GramPlan(Plan):
         with part(1):
             shift = None if self.centre is None else self.centre.centre.constant_mean()
         with part(self._place_of_norm):
-            number = None if self.norm is None else self.norm.number()
+            scale = None if self.norm is None else self.norm.constant_scale()
         roots, turned = roots_and_shift(spread, shift)
-        factor = self.factor if number is None else self.factor * number
+        factor = self.factor if scale is None else self.factor * scale
         made = ProjectPlan(
             None if turn is not None else self.whitening,
             roots,
             factor @ spread.T,
             shift=turned,
             offset=None if shift is None else -(factor @ shift),
-            factor=None if number is None else number.square(),
+            factor=None if scale is None else scale.square(),
         )
         made.compiled = self.compiled
         return turn, made.frozen()
@@ -219,10 +203,10 @@ class ProjectPlan(Plan):
         if torch.compiler.is_compiling():
             column = (-1, *(1,) * (it.ndim - 2))
             shift = None if self.shift is None else self.shift.reshape(column)
-            own, _ = diagonal_variance(white, tt, self.roots.reshape(column), shift)
+            variance, _ = diagonal_variance(white, tt, self.roots.reshape(column), shift)
         else:
             run = engine(compiled=self.compiled).diagonal_variance
-            own, _ = run(as_rows(white), tt.reshape(-1), self.roots, self.shift)
-            own = own.reshape(tt.shape)
-        own = own if self.factor is None else own * self.factor
-        return mix(self.matrix, white, self.offset), own
+            variance, _ = run(as_rows(white), tt.reshape(-1), self.roots, self.shift)
+            variance = variance.reshape(tt.shape)
+        variance = variance if self.factor is None else variance * self.factor
+        return mix(self.matrix, white, self.offset), variance

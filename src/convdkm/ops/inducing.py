@@ -1,4 +1,4 @@
-r"""Steps of the inducing chain, each one operation whose derivative is written out.
+r"""Steps of the inducing chain, each one operation with a derivative written by hand.
 
 The chain works on small float64 matrices, so that what it costs is the number of operations that
 PyTorch has to start and to differentiate, not their arithmetic.
@@ -17,6 +17,7 @@ from convdkm.numerics import (
     eigenvectors,
     gradient_of_factorised,
     inverse_of_lower,
+    inverse_of_square,
 )
 from convdkm.ops.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
 
@@ -89,28 +90,18 @@ def _like_weights(placed: Tensor, shape: torch.Size) -> Tensor:
     return placed.mT.flatten(1).view(shape)
 
 
-class WhitenedMixing(NamedTuple):
-    r""":math:`\Gamma_{ii}`, and the mixing weights C that the data is convolved with."""
-
-    ii: Tensor
-    weight: Tensor
-
-
 def mixed_whitened(
     weight: Float64[Tensor, "Q P *places"], ii: Float64[Tensor, "P P"]
-) -> WhitenedMixing:
-    r"""Weights relative to the incoming Gram :math:`G_{ii} = LL^T`.
+) -> tuple[Float64[Tensor, "Q Q"], Float64[Tensor, "Q P *places"]]:
+    r""":math:`\Gamma_{ii}` and C, from weights relative to the incoming :math:`G_{ii} = LL^T`.
 
     With :math:`C_s = \tilde C_s L^{-1}`,
     :math:`\tfrac1S \sum_s C_s G_{ii} C_s^T = \tfrac1S \sum_s \tilde C_s \tilde C_s^T`,
     whatever the scales and correlations of the incoming inducing points.
-
-    Args:
-        weight: :math:`\tilde C`, ``(Q, P, *places)``.
-        ii: ``(P, P)``.
     """
     factor = cholesky_factor(ii.detach(), "the Gram matrix that is convolved")
-    return WhitenedMixing(*_MixedWhitened.apply(weight, ii, factor))
+    gram, mixing = _MixedWhitened.apply(weight, ii, factor)
+    return gram, mixing
 
 
 class _MixedWhitened(torch.autograd.Function):
@@ -151,20 +142,15 @@ class _MixedWhitened(torch.autograd.Function):
 def cast_product(
     left: Float64[Tensor, "R Q"] | None,
     weight: Float64[Tensor, "Q P *places"],
-    number: Float64[Tensor, ""] | None,
+    scale: Float64[Tensor, ""] | None,
     times: float,
     dtype: torch.dtype,
 ) -> Float[Tensor, "_ P *places"]:
-    """``times · number · left · weight`` in the precision of the data.
+    """``times · scale · left · weight`` in the precision of the data.
 
-    Args:
-        left: ``(R, Q)``; the identity if not given.
-        weight: ``(Q, P, *places)``.
-        number: ``()``; one if not given.
-        times: a constant.
-        dtype: of the result, ``(R, P, *places)``.
+    What is None counts as one, or as the identity; ``times`` is a constant.
     """
-    result: Tensor = _CastProduct.apply(left, weight, number, times, dtype)
+    result: Tensor = _CastProduct.apply(left, weight, scale, times, dtype)
     return result
 
 
@@ -174,13 +160,13 @@ class _CastProduct(torch.autograd.Function):
         ctx: Any,
         left: Tensor | None,
         weight: Tensor,
-        number: Tensor | None,
+        scale: Tensor | None,
         times: float,
         dtype: torch.dtype,
     ) -> Tensor:
-        ctx.times, ctx.number = times, 1.0 if number is None else scalar(number)
+        factor: Any = times if scale is None else scalar(scale) * times
+        ctx.times, ctx.factor = times, factor
         ctx.save_for_backward(left, weight)
-        factor = ctx.number * times
         if left is None:
             return (weight * factor).to(dtype)
         product = (left * factor) @ weight.flatten(1)
@@ -191,40 +177,30 @@ class _CastProduct(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:
         left, weight = ctx.saved_tensors
         grad, flat = grad.flatten(1), weight.flatten(1).to(grad.dtype)
-        factor = ctx.number * ctx.times
-        by_left, by_number = None, None
+        by_left, by_scale = None, None
         if left is None:
-            by_weight = (grad * factor).to(weight.dtype)
+            by_weight = (grad * ctx.factor).to(weight.dtype)
             if ctx.needs_input_grad[2]:
-                by_number = (ctx.times * (grad * flat).sum()).to(weight.dtype)
+                by_scale = (ctx.times * (grad * flat).sum()).to(weight.dtype)
         else:
             # The gradient is as precise as the data, and so are products with it.
             inner = (grad @ flat.T).to(left.dtype)
-            by_left = inner * factor
-            by_weight = ((left * factor).to(grad.dtype).T @ grad).to(weight.dtype)
+            by_left = inner * ctx.factor
+            by_weight = ((left * ctx.factor).to(grad.dtype).T @ grad).to(weight.dtype)
             if ctx.needs_input_grad[2]:
-                by_number = ctx.times * (inner * left).sum()
-        return by_left, by_weight.reshape(weight.shape), by_number, None, None
-
-
-class Normalised(NamedTuple):
-    """A Gram times the square of a number, and the number, ``()``."""
-
-    ii: Tensor
-    number: Tensor
+                by_scale = ctx.times * (inner * left).sum()
+        return by_left, by_weight.reshape(weight.shape), by_scale, None, None
 
 
 def normalised(
     ii: Float64[Tensor, "P P"], log_scale: Float64[Tensor, ""] | None, *, by_mean: bool
-) -> Normalised:
-    r""":math:`n^2 G_{ii}` and n, which is :math:`\psi` over the root of the diagonal's mean.
+) -> tuple[Float64[Tensor, "P P"], Float64[Tensor, ""]]:
+    r""":math:`n^2 G_{ii}` and :math:`n = \psi A^{-1/2}`, from log ψ; ψ is one if not given.
 
-    Args:
-        ii: :math:`G_{ii}`.
-        log_scale: log ψ, ``()``; ψ is one if not given.
-        by_mean: divide by the mean's root; n is ψ if not.
+    A is the mean of the diagonal with ``by_mean``, and one without.
     """
-    return Normalised(*_Normalised.apply(ii, log_scale, by_mean))
+    scaled, scale = _Normalised.apply(ii, log_scale, by_mean)
+    return scaled, scale
 
 
 class _Normalised(torch.autograd.Function):
@@ -232,28 +208,28 @@ class _Normalised(torch.autograd.Function):
     def forward(
         ctx: Any, ii: Tensor, log_scale: Tensor | None, by_mean: bool
     ) -> tuple[Tensor, Tensor]:
-        number: Scalar = 1.0
+        scale: Scalar = 1.0
         ctx.inverse = None
         if by_mean:
-            number = ctx.inverse = inverse_root(scalar(ii.diagonal().mean()))
+            scale = ctx.inverse = inverse_root(scalar(ii.diagonal().mean()))
         if log_scale is not None:
-            number = number * exponential(scalar(log_scale))
-        ctx.number = number
+            scale = scale * exponential(scalar(log_scale))
+        ctx.scale = scale
         ctx.save_for_backward(ii)
         ctx.set_materialize_grads(False)
-        return ii * (number * number), as_tensor(number, ii)
+        return ii * (scale * scale), as_tensor(scale, ii)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_result: Tensor | None, by_number: Tensor | None) -> Any:
-        (ii,), number, inverse = ctx.saved_tensors, ctx.number, ctx.inverse
-        total: Scalar = 0.0 if by_number is None else scalar(by_number)
+    def backward(ctx: Any, by_result: Tensor | None, by_scale: Tensor | None) -> Any:
+        (ii,), scale, inverse = ctx.saved_tensors, ctx.scale, ctx.inverse
+        total: Scalar = 0.0 if by_scale is None else scalar(by_scale)
         if by_result is None:
             by_ii = torch.zeros_like(ii)
         else:
-            total = total + 2 * number * scalar((by_result * ii).sum())
-            by_ii = by_result * (number * number)
-        by_log = total * number
+            total = total + 2 * scale * scalar((by_result * ii).sum())
+            by_ii = by_result * (scale * scale)
+        by_log = total * scale
         if inverse is not None:
             by_ii.diagonal().sub_(0.5 / len(ii) * by_log * inverse * inverse)
         return by_ii, as_tensor(by_log, ii) if ctx.needs_input_grad[1] else None, None
@@ -285,12 +261,13 @@ def learned_gram(
     divisor: float = 1.0,
     whitened: bool = False,
     turned: bool = False,
+    full: bool = False,
 ) -> LearnedGram:
     r"""Everything of a Gram layer that is free of data, with one backward pass for all of it.
 
-    With :math:`R = \mathrm{tril}(\text{free})\,e^{\text{log\_scale}/2}/\text{divisor}`: F = R, or
-    Q = R where it is ``whitened``. With Q lower triangular the divergence is
-    :math:`\tfrac12(|Q|^2 - P) - \sum_i\log|Q_{ii}|`.
+    With :math:`R = \mathrm{tril}(\text{free})\,e^{\text{log\_scale}/2}/\text{divisor}`, without the
+    tril where it is ``full``: F = R, or Q = R where it is ``whitened``. The divergence is
+    :math:`\tfrac12(|Q|^2 - P) - \log|\det Q|`.
 
     What the machine computes from L⁻¹ and Q together does not change if both are multiplied by the
     same orthogonal matrix. With ``turned`` they are multiplied by Eᵀ, the eigenvectors of
@@ -299,7 +276,7 @@ def learned_gram(
     """
     lower = cholesky_factor(kernel.detach(), "the kernel matrix K_ii")
     return LearnedGram(
-        *_LearnedGram.apply(kernel, free, log_scale, lower, divisor, whitened, turned)
+        *_LearnedGram.apply(kernel, free, log_scale, lower, divisor, whitened, turned, full)
     )
 
 
@@ -314,18 +291,22 @@ class _LearnedGram(torch.autograd.Function):
         divisor: float,
         whitened: bool,
         turned: bool,
+        full: bool,
     ) -> tuple[Tensor, ...]:
         del kernel
         scale: Scalar = 1 / divisor
         if log_scale is not None:
             scale = scale * exponential(0.5 * scalar(log_scale))
-        learned = free.tril() * scale
+        learned = (free if full else free.tril()) * scale
         inverse = inverse_of_lower(lower)
         spread = learned if whitened else inverse @ learned
         factor = lower @ learned if whitened else learned
-        pivots = spread.diagonal().abs().log().sum()
-        kl = (spread.square().sum() - len(spread)).mul_(0.5).sub_(pivots)
-        ctx.whitened, ctx.scale = whitened, scale
+        if full:
+            volume = torch.linalg.slogdet(spread).logabsdet
+        else:
+            volume = spread.diagonal().abs().log().sum()
+        kl = (spread.square().sum() - len(spread)).mul_(0.5).sub_(volume)
+        ctx.whitened, ctx.scale, ctx.full = whitened, scale, full
         turn = eigenvectors(spread @ spread.T) if turned else None
         ctx.save_for_backward(lower, inverse, spread, factor, turn)
         ctx.set_materialize_grads(False)
@@ -352,7 +333,10 @@ class _LearnedGram(torch.autograd.Function):
         if by_kl is not None:
             weight = scalar(by_kl)
             by_spread = by_spread + spread * weight
-            by_spread.diagonal().sub_(spread.diagonal().reciprocal().mul_(weight))
+            if ctx.full:
+                by_spread = by_spread - inverse_of_square(spread).T * weight
+            else:
+                by_spread.diagonal().sub_(spread.diagonal().reciprocal().mul_(weight))
         if by_ii is not None:
             by_factor = torch.addmm(by_factor, by_ii + by_ii.T, factor)
         by_lower = None
@@ -363,9 +347,9 @@ class _LearnedGram(torch.autograd.Function):
             learned, by_learned = factor, torch.addmm(by_factor, inverse.T, by_spread)
             pushed = by_spread @ factor.T
             by_inverse = pushed if by_inverse is None else by_inverse + pushed
-        by_learned = by_learned.tril()
+        by_learned = by_learned if ctx.full else by_learned.tril()
         by_log_scale = None
         if ctx.needs_input_grad[2]:
             by_log_scale = 0.5 * (by_learned * learned).sum()
         by_kernel = gradient_of_factorised(lower, inverse, by_lower, by_inverse)
-        return by_kernel, by_learned.mul_(ctx.scale), by_log_scale, *(None,) * 4
+        return by_kernel, by_learned.mul_(ctx.scale), by_log_scale, *(None,) * 5

@@ -1,4 +1,4 @@
-"""What a kernel does to a Gram, alone and together with the noise and the convolution after it."""
+"""Kernels and white noise, alone and together with the convolution after them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,25 @@ from torch import Tensor
 
 from convdkm.ops.base import Blocks, Operation, Plan, part
 from convdkm.ops.conv import ConvPlan
+from convdkm.ops.inducing import noisy
 from convdkm.ops.scalars import affine
+
+Variances = tuple[float, float]
+"""The relative and the absolute variance of a noise."""
+
+
+class NoisePlan(Plan):
+    """Adds white noise to the variances; the covariances pass through."""
+
+    def __init__(self, ii: Tensor, relative: float, absolute: float) -> None:
+        super().__init__(noisy(ii, relative, absolute))
+        self.relative, self.absolute = relative, absolute
+
+    def data(self, it: Tensor, tt: Tensor) -> Blocks:
+        return it, affine(tt, 1 + self.relative, self.absolute)
+
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        return between
 
 
 class KernelPlan(Plan):
@@ -19,23 +37,36 @@ class KernelPlan(Plan):
         kernel: a :class:`convdkm.Kernel`.
         inducing: the diagonal of the incoming inducing block, ``(P,)``; None where it is one.
         noises: relative and absolute variances of the noises.
+        jitter: relative and absolute variance of a noise that the angles are those of, while the
+            variances of images are without it; None for none.
         joins: whether the convolution that follows is to be done in one go.
     """
 
     inducing: Tensor | None
+    jitter: Variances | None = None  # predictor files of earlier versions have none
 
-    def __init__(self, kernel: Any, ii: Tensor, *, joins: bool = False) -> None:
-        own = ii.diagonal()
-        super().__init__(torch.diagonal_scatter(kernel.between(ii), kernel.variance(own)))
-        self.kernel, self.joins, self.inducing = kernel, joins, own
-        self.noises: tuple[tuple[float, float], ...] = ()
+    def __init__(
+        self, kernel: Any, ii: Tensor, *, joins: bool = False, jitter: Variances | None = None
+    ) -> None:
+        if jitter is not None:
+            ii = noisy(ii, *jitter)
+        inducing = ii.diagonal()
+        super().__init__(torch.diagonal_scatter(kernel.between(ii), kernel.variance(inducing)))
+        self.kernel, self.joins, self.inducing = kernel, joins, inducing
+        self.noises: tuple[Variances, ...] = ()
+        self.jitter = jitter
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
-        return self.kernel.of_map(it, self.inducing, tt), self.variance(tt)
+        return self.kernel.of_map(it, self.inducing, self.jittered(tt)), self.variance(tt)
 
     def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
-        found: Tensor = self.kernel.of(between, left[1].unsqueeze(1), right[1].unsqueeze(0))
+        one, other = (self.jittered(tt) for _, tt in (left, right))
+        found: Tensor = self.kernel.of(between, one.unsqueeze(1), other.unsqueeze(0))
         return found
+
+    def jittered(self, tt: Tensor) -> Tensor:
+        """The variances that the angles are those of."""
+        return tt if self.jitter is None else affine(tt, 1 + self.jitter[0], self.jitter[1])
 
     def variance(self, tt: Tensor) -> Tensor:
         """The outgoing variances, noise included."""
@@ -54,7 +85,7 @@ class KernelConvPlan(Plan):
     Attributes:
         kernel, conv: the two.
         is_scaled: whether the slope is part of the convolution's weights, once all is constant.
-        shift: ``offset/slope`` then, a number or ``(P,)``.
+        shift: ``offset/slope`` then, a scalar or ``(P,)``.
         slope, intercept: of the variances that are averaged as a function of the incoming ones,
             where it is known to be a straight line.
     """
@@ -73,15 +104,15 @@ class KernelConvPlan(Plan):
         conv, kernel = self.conv, self.kernel
         scale, shift = (None, self.shift) if self.is_scaled else self._scale_and_shift()
         if self.slope is None or self.intercept is None:
-            own = kernel.variance(tt)
+            variance = kernel.variance(tt)
         else:
-            own = torch.addcmul(self.intercept, tt, self.slope)
+            variance = torch.addcmul(self.intercept, tt, self.slope)
         with part(1 + len(kernel.noises)):
-            weight, own = conv.scaled(own, it.dtype, scale)
+            weight, variance = conv.scaled(variance, it.dtype, scale)
             conv.window.require_space(it.shape[2:])
         shift = None if shift is None else shift.to(it.dtype)
-        blocks = (it, kernel.inducing, tt)
-        return kernel.kernel.convolved(conv.window, blocks, weight, shift), own
+        blocks = (it, kernel.inducing, kernel.jittered(tt))
+        return kernel.kernel.convolved(conv.window, blocks, weight, shift), variance
 
     def _scale_and_shift(self) -> tuple[Tensor | None, Tensor | None]:
         """What the kernel's core is multiplied by, and what is added to it before."""
@@ -105,12 +136,12 @@ class KernelConvPlan(Plan):
             return None, self.frozen()
         scale, shift = self._scale_and_shift()
         with part(1 + len(kernel.noises)):
-            number = conv.number()
+            norm = conv.constant_scale()
         weight, factor = conv.mixing, None
         if scale is not None:
             weight = weight * scale
-        if number is not None:
-            weight, factor = weight * number, number.square()
+        if norm is not None:
+            weight, factor = weight * norm, norm.square()
         changes: dict[str, Any] = {"is_scaled": True}
         norms, squares = None, kernel.inducing
         if squares is not None and kernel.kernel.grows_with_norm and bool((squares > 0).all()):

@@ -7,25 +7,20 @@ from typing import Any
 from torch import Tensor
 
 from convdkm.choices import DataNorm
-from convdkm.errors import GramError
 from convdkm.numerics import inverse_root, mix
-from convdkm.ops.base import Blocks, Operation, Plan
-
-
-def own_variance(tt: Tensor, kind: DataNorm) -> Tensor:
-    """The variance of every pixel (``"local"``), or its mean over the pixel's ``"image"``."""
-    places = tuple(range(1, tt.ndim))
-    return tt.mean(places, keepdim=True) if kind == "image" and places else tt
+from convdkm.ops.base import Blocks, Operation, Plan, require_shape
 
 
 def pixel_factor(tt: Tensor, kind: DataNorm, shared: Tensor | None) -> Tensor | None:
-    """``shared``, over the root of a pixel's own variance if the norm is of that kind.
+    """``shared``, over the root of a variance of every pixel if the norm is of that kind.
 
-    In a shape that broadcasts to ``(N, *space)``; None if it is one.
+    That is the pixel's (``"local"``), or its mean over the pixel's ``"image"``. The result has a
+    shape that broadcasts to ``(N, *space)``; it is None if it is one.
     """
     if kind not in ("image", "local"):
         return shared
-    factor = inverse_root(own_variance(tt, kind))
+    places = tuple(range(1, tt.ndim))
+    factor = inverse_root(tt.mean(places, keepdim=True) if kind == "image" and places else tt)
     return factor if shared is None else factor * shared
 
 
@@ -33,12 +28,12 @@ class NormPlan(Plan):
     """Multiplies by the factors of the inducing points, and by those of the pixels.
 
     Attributes:
-        inducing: factors of the inducing points (or one number for all), or a matrix that took
+        inducing: factors of the inducing points (or one scalar for all), or a matrix that took
             them in; None if another operation has taken them over.
         norm: the layer that gives the factors of the pixels; None once they are constants.
         kind: the norm of pixels, where they are.
         shared: the factor that all images share then; one if not given.
-        is_number: whether all it does to the data is to multiply ``it`` by one number, and ``tt``
+        is_number: whether all it does to the data is to multiply ``it`` by a scalar, and ``tt``
             by its square.
     """
 
@@ -71,7 +66,8 @@ class NormPlan(Plan):
         if self.norm is not None:
             scale: Tensor | None = self.norm.data_factor(tt)
         else:
-            require_places(self.shared, tt)
+            if self.shared is not None and self.shared.ndim:
+                require_shape("factors", self.shared.shape, tt.shape[1:])
             scale = pixel_factor(tt, self.kind, self.shared)
         return None if scale is None else scale.expand(tt.shape)
 
@@ -89,21 +85,12 @@ class NormPlan(Plan):
         """Whether the layer's part in the factors is known without data."""
         return self.norm is None or self.norm.is_constant
 
-    def number(self) -> Tensor | None:
+    def constant_scale(self) -> Tensor | None:
         """The factor that all images share, where it is constant; None if it is one."""
-        found: Tensor | None = self.norm.constant_factor()
+        found: Tensor | None = self.norm.shared_factor()
         return found
 
     def frozen(self, **changes: Any) -> Operation:
         if self.norm is not None and self.is_constant:
-            changes |= {"norm": None, "kind": self.norm.data, "shared": self.number()}
+            changes |= {"norm": None, "kind": self.norm.data, "shared": self.constant_scale()}
         return super().frozen(**changes)
-
-
-def require_places(values: Tensor | None, tt: Tensor) -> None:
-    """Raise unless there is one number, or one for every place of a Gram."""
-    if values is not None and values.ndim and values.shape != tt.shape[1:]:
-        raise GramError(
-            f"this layer has numbers for each of {tuple(values.shape)}, but the incoming Gram"
-            f" has {tuple(tt.shape[1:])}; were the images of another size?"
-        )

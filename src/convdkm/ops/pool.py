@@ -7,8 +7,8 @@ import math
 from torch import Tensor
 
 from convdkm.errors import GramError
-from convdkm.numerics import explained, inner_products, left_multiply, mix
-from convdkm.ops.base import Blocks, Plan
+from convdkm.numerics import explained, factorised, inner_products, left_multiply, mix
+from convdkm.ops.base import Blocks, Plan, require_shape
 from convdkm.ops.window import Window
 
 
@@ -23,11 +23,10 @@ class PoolPlan(Plan):
 
     first, last = "whitening", "factor"
 
-    def __init__(
-        self, ii: Tensor, window: Window | None, whitening: Tensor | None, factor: Tensor
-    ) -> None:
+    def __init__(self, ii: Tensor, window: Window | None) -> None:
         super().__init__(ii)
-        self.window, self.whitening, self.factor = window, whitening, factor
+        self.window = window
+        self.factor, self.whitening = factorised(ii, "the Gram matrix G_ii")
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         if self.window is None:
@@ -36,12 +35,12 @@ class PoolPlan(Plan):
         residual = (tt - explained(white)).clamp(min=0)
         if self.window is None:
             places = math.prod(tt.shape[1:])
-            pooled, own = white.flatten(2).mean(2), residual.flatten(1).sum(1) / places**2
+            pooled, rest = white.flatten(2).mean(2), residual.flatten(1).sum(1) / places**2
         else:
             inside = self.window.counts(tt.shape[1:], tt)
             pooled = _window_sums(self.window, white) / inside.unsqueeze(1)
-            own = self.window.sum(residual) / inside.square()
-        return mix(self.factor, pooled), explained(pooled) + own
+            rest = self.window.sum(residual) / inside.square()
+        return mix(self.factor, pooled), explained(pooled) + rest
 
     def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
         r"""Between the averages of two images.
@@ -81,11 +80,7 @@ class FlattenPlan(Plan):
         require_space(it)
         if self.weight is None:
             return it.flatten(2).mean(2), tt.flatten(1).mean(1)
-        if it.shape[1:] != self.weight.shape[1:]:
-            raise GramError(
-                f"this layer was made for places {tuple(self.weight.shape[2:])}, but the incoming"
-                f" Gram has {tuple(it.shape[2:])}; were the images of another size?"
-            )
+        require_shape("weights for places", self.weight.shape[2:], it.shape[2:])
         return it.flatten(1) @ self.weight.flatten(1).T.to(it.dtype), tt.flatten(1).mean(1)
 
     def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from convdkm.runtime.elementwise import PIECEWISE, Engine
 from convdkm.runtime.maps import as_rows, from_rows, product, summed_products
 
 
-class Number(NamedTuple):
-    r"""Where the one number :math:`n = \Psi A^{-1/2}` of a normalisation comes from.
+class Scale(NamedTuple):
+    r"""Where the one factor :math:`n = \Psi A^{-1/2}` of a normalisation comes from.
 
     Attributes:
         log_scale: log Ψ, ``()``; Ψ is one if not given.
@@ -32,13 +32,13 @@ class Number(NamedTuple):
 
 def predicted(
     white: Tensor,
-    own: Tensor,
+    tt: Tensor,
     spread: Tensor,
     factor: Tensor,
     *,
     orthogonal: bool = False,
     shift: Tensor | None = None,
-    number: Number = Number(),  # noqa: B008
+    scale: Scale = Scale(),  # noqa: B008
     engine: Engine = PIECEWISE,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     r"""From V and :math:`k_{tt}`, with :math:`U = Q^T V - u`,
@@ -50,30 +50,21 @@ def predicted(
 
     Args:
         white: V, ``(N, P, *space)``.
-        own: :math:`k_{tt}`, ``(N, *space)``.
+        tt: :math:`k_{tt}`, ``(N, *space)``.
         spread: Q, ``(P, M)``.
         factor: F, ``(Q, M)``.
-        orthogonal: whether the rows of Q are orthogonal to each other, so that U need not be
-            worked out to know its norm.
+        orthogonal: the rows of Q are orthogonal to each other, so that :math:`|U|` needs no U.
         shift: u, ``(M,)``; zero if not given.
-        number: gives n.
-        engine: who does the work on maps.
+        scale: gives n.
+        engine: runs the elementwise functions on maps.
 
     Returns:
         :math:`G_{it}`, :math:`g_{tt}`, and A where it is a mean.
     """
     shift = None if shift is None else shift.to(white.dtype)
-    it, tt, mean = _Predicted.apply(
-        as_rows(white),
-        own.reshape(-1),
-        spread,
-        factor,
-        shift,
-        *number,
-        orthogonal,
-        engine,
-    )
-    return from_rows(it, white.shape[0], white.shape[2:]), tt.reshape(own.shape), mean
+    rows, flat = as_rows(white), tt.reshape(-1)
+    it, flat, mean = _Predicted.apply(rows, flat, spread, factor, shift, *scale, orthogonal, engine)
+    return from_rows(it, white.shape[0], white.shape[2:]), flat.reshape(tt.shape), mean
 
 
 def roots_and_shift(spread: Tensor, shift: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -87,7 +78,7 @@ class _Predicted(torch.autograd.Function):
     def forward(  # noqa: PLR0917
         ctx: Any,
         rows: Tensor,
-        own: Tensor,
+        tt: Tensor,
         spread: Tensor,
         factor: Tensor,
         shift: Tensor | None,
@@ -102,35 +93,35 @@ class _Predicted(torch.autograd.Function):
         if orthogonal:
             roots, turned = roots_and_shift(wide, shift)
             narrow, turned = roots.to(rows.dtype), None if turned is None else turned.to(rows.dtype)
-            variance, residual = engine.diagonal_variance(rows, own, narrow, turned)
+            variance, residual = engine.diagonal_variance(rows, tt, narrow, turned)
         else:
             narrow = wide.to(rows.dtype)
-            variance, residual = engine.variance(rows, own, narrow, shift)
-        number: Scalar = 1.0
+            variance, residual = engine.variance(rows, tt, narrow, shift)
+        scale: Scalar = 1.0
         mean, ctx.inverse = None, None
         if by_mean:
             mean, ctx.pull_back = mean_and_pull_back(variance)
-            number = ctx.inverse = inverse_root(scalar(mean))
+            scale = ctx.inverse = inverse_root(scalar(mean))
         elif fixed is not None:
-            number = inverse_root(scalar(fixed))
+            scale = inverse_root(scalar(fixed))
         if log_scale is not None:
-            number = number * exponential(scalar(log_scale))
-        scaled = factor.to(INDUCING_DTYPE) * number
+            scale = scale * exponential(scalar(log_scale))
+        scaled = factor.to(INDUCING_DTYPE) * scale
         matrix = (scaled @ wide.T).to(rows.dtype)
         offset = None
         if shift is not None:
             offset = (scaled @ shift.to(INDUCING_DTYPE)).neg_().to(rows.dtype)
-        ctx.engine, ctx.number, ctx.orthogonal = engine, number, orthogonal
+        ctx.engine, ctx.scale, ctx.orthogonal = engine, scale, orthogonal
         ctx.save_for_backward(rows, residual, variance, narrow, wide, scaled, matrix, shift, turned)
         if mean is not None:
             ctx.mark_non_differentiable(mean)
-        return product(rows, matrix, offset), variance * (number * number), mean
+        return product(rows, matrix, offset), variance * (scale * scale), mean
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_it: Tensor, by_tt: Tensor, _: Any) -> Any:
         rows, residual, variance, narrow, spread, scaled, matrix, shift, turned = ctx.saved_tensors
-        number: Scalar = ctx.number
+        scale: Scalar = ctx.scale
         by_matrix = summed_products(by_it, rows).to(INDUCING_DTYPE)
         by_scaled = by_matrix @ spread
         by_shift = None
@@ -138,10 +129,10 @@ class _Predicted(torch.autograd.Function):
             by_offset = by_it.sum(0).to(INDUCING_DTYPE)
             by_scaled.addr_(by_offset, shift.to(INDUCING_DTYPE), alpha=-1)
             by_shift = -(scaled.T @ by_offset)
-        by_variance = by_tt * (number * number)
+        by_variance = by_tt * (scale * scale)
         by_log_scale: Scalar = 0.0
         if ctx.needs_input_grad[5] or ctx.inverse is not None:
-            through_variance = 2 * number * number * scalar(by_tt @ variance)
+            through_variance = 2 * scale * scale * scalar(by_tt @ variance)
             by_log_scale = scalar((by_scaled * scaled).sum()) + through_variance
         if ctx.inverse is not None:
             by_mean = -0.5 * by_log_scale * ctx.inverse * ctx.inverse
@@ -149,7 +140,7 @@ class _Predicted(torch.autograd.Function):
             by_variance.add_(by_each)
         saved = (rows, residual, narrow, turned)
         if ctx.orthogonal:
-            by_rows, by_own, second, first = ctx.engine.diagonal_gradient(
+            by_rows, by_kernel_tt, second, first = ctx.engine.diagonal_gradient(
                 by_variance, by_it, matrix, saved
             )
             by_spread = 2 * (second.to(INDUCING_DTYPE) @ spread)
@@ -158,7 +149,7 @@ class _Predicted(torch.autograd.Function):
                 by_spread.addr_(first, wide_shift, alpha=-2)
                 by_shift += 2 * (wide_shift * by_variance.sum() - spread.T @ first)
         else:
-            by_rows, by_own, by_spread, more = ctx.engine.variance_gradient(
+            by_rows, by_kernel_tt, by_spread, more = ctx.engine.variance_gradient(
                 by_variance, by_it, matrix, saved
             )
             by_spread = by_spread.to(INDUCING_DTYPE)
@@ -166,9 +157,9 @@ class _Predicted(torch.autograd.Function):
                 by_shift += more
         return (
             by_rows,
-            by_own,
+            by_kernel_tt,
             by_spread.addmm_(by_matrix.T, scaled),
-            by_scaled * number,
+            by_scaled * scale,
             None if by_shift is None else by_shift.to(shift.dtype),
             as_tensor(by_log_scale, scaled) if ctx.needs_input_grad[5] else None,
             *(None,) * 4,

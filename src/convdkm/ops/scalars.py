@@ -1,14 +1,12 @@
-"""Single numbers inside operations whose derivative is written out.
+"""Scalars inside operations with a derivative written by hand.
 
-On the CPU a number is best worked with as Python's own: an operation on a tensor of one element
-costs as much as on one of thousands. On other devices it stays a tensor, since to read it would
-mean to wait for the device.
+On the CPU they are Python floats: an operation on a tensor of one element costs as much as on one
+of thousands. On other devices they stay tensors, since reading one would wait for the device.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +18,7 @@ Scalar = float | RecordedNumber | Tensor
 
 
 def scalar(value: Tensor) -> Scalar:
-    """The number in a tensor of one element."""
+    """The value of a tensor of one element."""
     if value.device.type != "cpu":
         return value
     tape = tape_under_way()
@@ -28,19 +26,17 @@ def scalar(value: Tensor) -> Scalar:
 
 
 def as_tensor(value: Scalar, like: Tensor) -> Tensor:
-    """A number as a tensor ``()`` with the dtype and device of ``like``."""
+    """A scalar as a tensor ``()`` with the dtype and device of ``like``."""
     if isinstance(value, Tensor):
         return value.reshape(()).to(like.dtype)
-    number: Any = value
-    return torch.full((), number, dtype=like.dtype, device=like.device)
+    return torch.full((), value, dtype=like.dtype, device=like.device)  # type: ignore[arg-type]
 
 
 def affine(values: Tensor, slope: Scalar, shift: Scalar) -> Tensor:
-    """``slope · values + shift``, in one pass over memory where the slope is a number."""
+    """``slope · values + shift``, in one pass over memory where the slope is no tensor."""
     if isinstance(slope, Tensor):
         return values * slope + shift
-    number: Any = slope
-    return torch.add(as_tensor(shift, values), values, alpha=number)
+    return torch.add(as_tensor(shift, values), values, alpha=slope)  # type: ignore[arg-type]
 
 
 @leaf

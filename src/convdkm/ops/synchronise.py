@@ -68,10 +68,9 @@ def batch_mean(values: Tensor, dims: tuple[int, ...]) -> Tensor:
 
 
 def mean_and_pull_back(values: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """:func:`batch_mean` of a vector without derivative, and how its gradient comes back.
+    """:func:`batch_mean` of a vector, outside autograd, and a function for its backward pass.
 
-    The second takes the gradient by the mean to that by each of the values, which is the same for
-    all.
+    It maps the gradient by the mean to the gradient by each value, which is the same for all.
     """
     share, count = _SHARE.get(), values.numel()
     if share is None or not share.synchronised:
@@ -94,7 +93,9 @@ def batch_noise(size: tuple[int, ...], like: Tensor, *, images: int = 0) -> Tens
     noise = torch.randn(whole, generator=generator, dtype=like.dtype, device=like.device)
     if size[images] == share.total:
         return noise
-    return noise.narrow(images, share.first, size[images]).clone()  # lets go of the rest
+    return noise.narrow(
+        images, share.first, size[images]
+    ).clone()  # a view would keep the rest in memory
 
 
 class _SumOverProcesses(torch.autograd.Function):

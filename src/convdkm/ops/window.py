@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from convdkm.choices import Border
 from convdkm.errors import GramError, InvalidInputError
 from convdkm.numerics import mix
-from convdkm.ops.fork import every
 from convdkm.runtime.maps import without_autocast
 
 Size = int | Sequence[int]
@@ -39,6 +39,12 @@ def _per_axis(name: str, value: Size, ndim: int, least: int) -> tuple[int, ...]:
             f"{name} must be an integer or {ndim} integers, each at least {least}; got {value!r}"
         )
     return values
+
+
+def every(values: Tensor, strides: Sequence[int]) -> Tensor:
+    """``(..., *space)`` subsampled by strides, from the first place on."""
+    first = values.ndim - len(strides)
+    return values[(slice(None),) * first + tuple(slice(None, None, stride) for stride in strides)]
 
 
 @dataclass(frozen=True)
@@ -90,12 +96,16 @@ class Window:
     def output_space(self, space: Sequence[int]) -> tuple[int, ...]:
         """Shape of the grid that the window's positions form on a grid of shape ``space``."""
         self.require_space(space)
-        return tuple(
-            (s + before + after - d * (k - 1) - 1) // stride + 1
-            for s, (before, after), d, k, stride in zip(
-                space, self.padding, self.dilation, self.size, self.stride, strict=True
-            )
-        )
+        return tuple(self.positions(axis, length) for axis, length in enumerate(space))
+
+    def positions(self, axis: int, length: int) -> int:
+        """How many places the window takes along an axis of that length."""
+        free = length + sum(self.padding[axis]) - self.extent(axis)
+        return free // self.stride[axis] + 1
+
+    def extent(self, axis: int) -> int:
+        """Places from the first of the window to its last along an axis."""
+        return self.dilation[axis] * (self.size[axis] - 1) + 1
 
     def require_space(self, space: Sequence[int]) -> None:
         """Raise unless the window fits a grid of shape ``space``."""
@@ -103,12 +113,12 @@ class Window:
             raise GramError(
                 f"this layer works on {self.ndim}-D data, got a grid of shape {tuple(space)}"
             )
-        for axis, s in enumerate(space):
-            extent = self.dilation[axis] * (self.size[axis] - 1) + 1
-            if s + sum(self.padding[axis]) < extent:
+        for axis, length in enumerate(space):
+            padded = length + sum(self.padding[axis])
+            if padded < self.extent(axis):
                 raise GramError(
-                    f"the filter spans {extent} places along axis {axis}, but the grid"
-                    f" {tuple(space)} with its padding has only {s + sum(self.padding[axis])}"
+                    f"the filter spans {self.extent(axis)} places along axis {axis}, but the grid"
+                    f" {tuple(space)} with its padding has only {padded}"
                 )
 
     def pad(self, maps: Tensor) -> Tensor:
@@ -122,7 +132,7 @@ class Window:
         if self.is_point:
             # Not by conv2d: with a stride and few channels stored last, oneDNN's backward pass
             # writes outside its memory (seen with torch 2.13).
-            return mix(weight.flatten(1), self.corners(maps))
+            return mix(weight.flatten(1), every(maps, self.stride))
         before = tuple(pair[0] for pair in self.padding)
         if not self.is_symmetric:
             maps, before = self.pad(maps), (0,) * self.ndim
@@ -139,34 +149,25 @@ class Window:
         """As many zeros before every axis as after it."""
         return all(before == after for before, after in self.padding)
 
-    def corners(self, maps: Tensor) -> Tensor:
-        """``(N, P, *space)`` at the first place of every window; for windows without padding."""
-        return every(maps, self.stride)
-
     def convolve_backward(
         self, grad: Tensor, maps: Tensor, weight: Tensor, needs_weight: bool = True
     ) -> tuple[Tensor, Tensor | None]:
         """Gradients of :meth:`convolve` by maps and weight; for symmetric padding."""
+        pads = tuple(before for before, _ in self.padding)
+        not_transposed, groups = (False, (0,) * self.ndim), 1
+        geometry = (self.stride, pads, self.dilation, *not_transposed, groups)
         by_maps, by_weight, _ = torch.ops.aten.convolution_backward(
-            grad,
-            maps,
-            weight,
-            None,
-            self.stride,
-            tuple(before for before, _ in self.padding),
-            self.dilation,
-            False,
-            (0,) * self.ndim,
-            1,
-            (True, needs_weight, False),
+            grad, maps, weight, None, *geometry, (True, needs_weight, False)
         )
         return by_maps, by_weight if needs_weight else None
 
-    def mean(self, values: Tensor, *, inside: bool = False) -> Tensor:
-        """Mean of ``(N, *space)`` over every window, zero outside the image.
+    def mean(self, values: Tensor, border: Border) -> Tensor:
+        r"""Mean of ``(N, *space)`` over every window: Γ_tt from Ω_tt (appendix B.3).
 
-        With ``inside`` it is the mean over the places that lie inside the image.
+        ``border="zero"`` divides by all D places, those outside the image counting as zero, as the
+        paper's Γ does; ``"inside"`` divides by the places inside, as the published runs did.
         """
+        inside = border == "inside"
         if _is_small(values):
             return self._reduced(values, "inside" if inside else "mean")
         pads = tuple(before for before, _ in self.padding)
@@ -180,9 +181,8 @@ class Window:
             self.require_space(values.shape[1:])
             pool = _AVERAGES[self.ndim]
             return pool(values, self.size, self.stride, pads, False, not inside)
-        if inside:
-            return self.sum(values) / self.counts(values.shape[1:], values).clamp(min=1)
-        return self.sum(values) / self.count
+        counts = self.counts(values.shape[1:], values).clamp(min=1) if inside else self.count
+        return self.sum(values) / counts
 
     def sum(self, values: Tensor) -> Tensor:
         """Sum of ``(N, *space)`` over every window; zero outside the image."""
@@ -216,40 +216,35 @@ class Window:
         return values
 
     def patches(self, maps: Tensor, images: Tensor, places: Tensor) -> Tensor:
-        """The window's content at chosen positions.
+        """The window's content ``(M, P, *size)`` at M positions on maps ``(N, P, *space)``.
 
-        Args:
-            maps: ``(N, P, *space)``.
-            images: which image, ``(M,)``.
-            places: which output place, as a flat index into ``output_space``, ``(M,)``.
-
-        Returns:
-            ``(M, P, *size)``, zero outside the image.
+        A position is an image and a flat index into ``output_space``, both ``(M,)``. Places outside
+        the image are zero.
         """
         padded = self.pad(maps)
         output = self.output_space(maps.shape[2:])
         corner = torch.unravel_index(places, output)
-        index: list[Tensor] = [images.reshape(-1, *(1,) * self.ndim)]
-        for axis in range(self.ndim):
-            offsets = torch.arange(self.size[axis], device=maps.device) * self.dilation[axis]
-            shape = [-1] + [1] * self.ndim
-            along = [1] * (self.ndim + 1)
-            along[axis + 1] = -1
-            start = corner[axis].reshape(shape) * self.stride[axis]
-            index.append(start + offsets.reshape(along))
-        gathered = padded.movedim(1, -1)[tuple(index)]
-        return gathered.movedim(-1, 1)
+        column = (-1, *(1,) * self.ndim)
+        offsets = torch.meshgrid(
+            *(torch.arange(size, device=maps.device) for size in self.size), indexing="ij"
+        )
+        index = [
+            start.reshape(column) * stride + dilation * offset
+            for start, stride, dilation, offset in zip(
+                corner, self.stride, self.dilation, offsets, strict=True
+            )
+        ]
+        return padded.movedim(1, -1)[(images.reshape(column), *index)].movedim(-1, 1)
 
     def __str__(self) -> str:
         parts = [f"kernel_size={self.size}"]
-        if any(s != 1 for s in self.stride):
+        if set(self.stride) != {1}:
             parts.append(f"stride={self.stride}")
-        if any(d != 1 for d in self.dilation):
+        if set(self.dilation) != {1}:
             parts.append(f"dilation={self.dilation}")
-        if any(any(pair) for pair in self.padding):
-            symmetric = all(a == b for a, b in self.padding)
-            shown = tuple(a for a, _ in self.padding) if symmetric else self.padding
-            parts.append(f"padding={shown}")
+        if any(map(any, self.padding)):
+            zeros = tuple(a for a, _ in self.padding) if self.is_symmetric else self.padding
+            parts.append(f"padding={zeros}")
         return ", ".join(parts)
 
 
@@ -268,9 +263,9 @@ def _along_axis(  # noqa: PLR0917
     device: torch.device,
 ) -> Tensor:
     """The matrix ``(outgoing, incoming)`` that sums or averages over windows along one axis."""
-    before, after = window.padding[axis]
-    size, stride, dilation = window.size[axis], window.stride[axis], window.dilation[axis]
-    count = (length + before + after - dilation * (size - 1) - 1) // stride + 1
+    before, size = window.padding[axis][0], window.size[axis]
+    stride, dilation = window.stride[axis], window.dilation[axis]
+    count = window.positions(axis, length)
     with torch.inference_mode(False):
         matrix = torch.zeros(count, length, dtype=torch.float64)
         for place in range(count):

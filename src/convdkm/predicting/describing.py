@@ -8,6 +8,7 @@ have been imported. Nothing is imported for the sake of a file, and nothing in i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,17 +29,17 @@ EARLIER: dict[str, Callable[..., Any]] = {}
 _PLAIN = (bool, int, float, str, type(None), Window)
 
 
-class NotDescribableError(Exception):
-    """A module that cannot be written to a file; the message says which part of it, and why."""
+class CannotExportError(InvalidInputError):
+    """A predictor with a part that exists in Python only; the message says which, and why."""
 
 
 def described(module: nn.Module, place: str = "") -> dict[str, Any]:
     """What :func:`rebuilt` needs besides the tensors, as plain values."""
     kind = type(module)
+    refused = f"this machine cannot leave Python: its part '{place}' cannot be written to a file"
     if not issubclass(kind, _BASES + _PARTS):
-        raise NotDescribableError(
-            f"its part '{place}' cannot be written to a file: it is a {kind.__name__}, and neither"
-            " a layer, nor an input or a likelihood"
+        raise CannotExportError(
+            f"{refused}: it is a {kind.__name__}, and neither a layer, nor an input or a likelihood"
         )
     tensors = {**module._parameters, **module._buffers}
     kept = [name for name in tensors if name not in module._non_persistent_buffers_set]
@@ -47,10 +48,10 @@ def described(module: nn.Module, place: str = "") -> dict[str, Any]:
         if name in MODULE or name in _LATER or name in getattr(kind, "unsaved", ()):
             continue
         if not _is_plain(value):
-            raise NotDescribableError(
-                f"its part '{place}' cannot be written to a file: {kind.__name__} has an attribute"
-                f" {name!r} that is a {type(value).__name__}, where a file takes tensors, modules,"
-                " numbers, text and tuples of them"
+            raise CannotExportError(
+                f"{refused}: {kind.__name__} has an attribute {name!r} that is a"
+                f" {type(value).__name__}, where a file takes tensors, modules, numbers, text and"
+                " tuples of them"
             )
         plain[name] = _as_json(value)
     return {
@@ -73,9 +74,14 @@ def rebuilt(
         name: None if part is None else rebuilt(part, tensors, f"{prefix}{name}.")
         for name, part in description["parts"].items()
     }
-    own = _tensors_of(tensors, prefix)
+    inside = {
+        name.removeprefix(prefix): value
+        for name, value in tensors.items()
+        if name.startswith(prefix)
+    }
+    values = {name: value for name, value in inside.items() if "." not in name}
     if "tensors" not in description and description["kind"] in EARLIER:
-        made: nn.Module = EARLIER[description["kind"]](**parts, **settings, **own)
+        made: nn.Module = EARLIER[description["kind"]](**parts, **settings, **values)
         return made
     kind = _class(str(description.get("class", description["kind"])))
     if kind is NormalSoftmax:
@@ -86,19 +92,9 @@ def rebuilt(
         setattr(module, name, value)
     for name, part in parts.items():
         module.register_module(name, part)
-    for name in description.get("tensors", own):
-        module.register_buffer(name, own[name])
+    for name in description.get("tensors", values):
+        module.register_buffer(name, values[name])
     return module.eval()
-
-
-def _tensors_of(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those of one module, by its own names for them."""
-    inside = {
-        name.removeprefix(prefix): value
-        for name, value in tensors.items()
-        if name.startswith(prefix)
-    }
-    return {name: value for name, value in inside.items() if "." not in name}
 
 
 def _is_plain(value: object) -> bool:
@@ -109,24 +105,22 @@ def _is_plain(value: object) -> bool:
 
 def _as_json(value: Any) -> Any:
     if isinstance(value, Window):
-        return {"window": {name: getattr(value, name) for name in _WINDOW}}
+        return {"window": asdict(value)}
     return list(map(_as_json, value)) if isinstance(value, (tuple, list)) else value
 
 
 def _from_json(value: Any) -> Any:
     """A plain value as it was; lists are tuples."""
     if isinstance(value, Mapping):
-        return Window(*(_from_json(value["window"][name]) for name in _WINDOW))
+        return Window(**{name: _from_json(each) for name, each in value["window"].items()})
     return tuple(map(_from_json, value)) if isinstance(value, (list, tuple)) else value
 
 
-_WINDOW = ("size", "stride", "dilation", "padding")
-
-
 def _name(kind: type) -> str:
-    """A name that is unique; the library's own have no module, which may change."""
-    own = kind.__module__.startswith(("convdkm.", "torch."))
-    return kind.__qualname__ if own else f"{kind.__module__}:{kind.__qualname__}"
+    """A name that is unique; the library's classes have no module, which may change."""
+    if kind.__module__.startswith(("convdkm.", "torch.")):
+        return kind.__qualname__
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 def _class(name: str) -> type[nn.Module]:

@@ -5,7 +5,7 @@ They had classes of their own for folded machines, whose arguments are known her
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,35 +28,31 @@ from convdkm.likelihoods import Categorical, Gaussian
 from convdkm.likelihoods.softmax import NODES
 from convdkm.ops.base import Operation, constant
 from convdkm.ops.chain import Chain, SkipPlan
-from convdkm.ops.conv import ConvPlan, MixPlan, PatchesPlan, VectorsPlan
+from convdkm.ops.conv import (
+    ConvPlan,
+    ImageMap,
+    ImageScaling,
+    MixPlan,
+    PatchesPlan,
+    VectorsPlan,
+)
 from convdkm.ops.gram import ProjectPlan
-from convdkm.ops.images import ImageMap, ImageScaling
-from convdkm.ops.kernel import KernelConvPlan, KernelPlan
-from convdkm.ops.noise import NoisePlan
+from convdkm.ops.kernel import KernelConvPlan, KernelPlan, NoisePlan
 from convdkm.ops.norm import NormPlan
 from convdkm.ops.pool import FlattenPlan, PoolPlan
 from convdkm.predicting.describing import EARLIER
 from convdkm.predicting.predictor import Predictor
 
-Made = TypeVar("Made", bound=Operation)
 
-
-def _made(of: type[Made], /, **attributes: Any) -> Any:
-    operation = of.__new__(of)
+def _made(kind: type[Operation], /, **attributes: Any) -> Any:
+    operation = kind.__new__(kind)
     for name, value in attributes.items():
         setattr(operation, name, value)
     return constant(operation)
 
 
-def _number(value: float) -> Tensor | None:
+def _factor(value: float) -> Tensor | None:
     return None if value == 1 else torch.tensor(value, dtype=torch.float64)
-
-
-# -- kernels -----------------------------------------------------------------------------------
-
-
-def _arc_cosine(order: int, slope: float, intercept: float) -> Kernel:
-    return ArcCosine(order, weight_variance=slope, bias_variance=intercept or None, learn=False)
 
 
 def _isotropic(form: str, precision: float, scale: float, shape: float) -> Kernel:
@@ -68,47 +64,24 @@ def _isotropic(form: str, precision: float, scale: float, shape: float) -> Kerne
     return SquaredExponential(length, scale=scale)
 
 
-def _sum(kernels: list[Kernel], weights: tuple[float, ...]) -> Kernel:
-    return Sum(*(Scaled(kernel, weight) for kernel, weight in zip(kernels, weights, strict=True)))
-
-
-# -- operations --------------------------------------------------------------------------------
-
-
 def _chain(steps: list[Any], names: tuple[str, ...]) -> Operation:
-    return _made(
-        Chain, names=tuple((name,) for name in names), parts=nn.ModuleList(steps[: len(names)])
-    )
+    parts = nn.ModuleList(steps[: len(names)])
+    return _made(Chain, names=tuple((name,) for name in names), parts=parts)
 
 
-def _skip(
-    body: nn.Module, shortcut: nn.Module, weight: float, body_factor: float, short_factor: float
-) -> Operation:
-    return _made(
-        SkipPlan,
-        body=body,
-        shortcut=shortcut,
-        weight=torch.tensor(weight, dtype=torch.float64),
-        body_factor=_number(body_factor),
-        short_factor=_number(short_factor),
-    )
+def _skip(weight: float, body_factor: float, short_factor: float, **parts: nn.Module) -> Operation:
+    factors = {"body_factor": _factor(body_factor), "short_factor": _factor(short_factor)}
+    return _made(SkipPlan, weight=torch.tensor(weight, dtype=torch.float64), **factors, **parts)
 
 
-def _conv(weight: Tensor, factor: float, window: Any, border: str) -> Any:
-    return _made(
-        ConvPlan,
-        mixing=weight,
-        window=window,
-        border=border,
-        times=1.0,
-        left=None,
-        norm=None,
-        factor=_number(factor),
-    )
+def _conv(weight: Tensor, factor: float, **geometry: Any) -> Any:
+    rest = {"times": 1.0, "left": None, "norm": None, "factor": _factor(factor)}
+    return _made(ConvPlan, mixing=weight, **rest, **geometry)
 
 
 def _pointwise(kernel: Kernel, inducing: Tensor | None) -> Any:
-    return _made(KernelPlan, kernel=kernel, inducing=inducing, noises=(), joins=False)
+    rest = {"noises": (), "joins": False}
+    return _made(KernelPlan, kernel=kernel, inducing=inducing, **rest)
 
 
 def _angular_conv(
@@ -116,16 +89,15 @@ def _angular_conv(
     weight: Tensor,
     slope: float,
     intercept: float,
-    window: Any,
-    border: str,
     kernel: Kernel | None = None,
     inverse: Tensor | None = None,
     offset: Tensor | None = None,
+    **geometry: Any,
 ) -> Operation:
     both = _made(
         KernelConvPlan,
         kernel=_pointwise(ArcCosine() if kernel is None else kernel, None),
-        conv=_conv(weight, 1.0, window, border),
+        conv=_conv(weight, 1.0, **geometry),
         is_scaled=True,
         shift=offset,
         slope=torch.tensor(slope, dtype=torch.float64),
@@ -136,24 +108,12 @@ def _angular_conv(
     return _chain([_made(MixPlan, matrix=inverse), both], ("", ""))
 
 
-def _gram(
-    matrix: Tensor,
-    squares: Tensor,
-    factor: float,
-    shift: Tensor | None = None,
-    offset: Tensor | None = None,
-) -> Operation:
-    return ProjectPlan(
-        None, squares.sqrt(), matrix, shift=shift, offset=offset, factor=_number(factor)
-    ).frozen()
+def _project(roots: Tensor, matrix: Tensor, factor: float = 1.0, **shifts: Any) -> Operation:
+    return ProjectPlan(None, roots, matrix, factor=_factor(factor), **shifts).frozen()
 
 
 def _norm(own: Any, constant: Tensor | None = None) -> Operation:
     return _made(NormPlan, inducing=None, norm=None, is_number=False, kind=own, shared=constant)
-
-
-def _pool(factor: Tensor, window: Any) -> Operation:
-    return _made(PoolPlan, whitening=None, factor=factor, window=window)
 
 
 def _categorical(samples: int = NODES, nodes: Tensor | None = None) -> nn.Module:
@@ -164,16 +124,17 @@ def _gaussian(noise: float, codes: Tensor | None = None) -> nn.Module:
     return Gaussian(1, noise=noise, learn_noise=False, classes=codes is not None)
 
 
-def _predictor(start: Any, body: Any, head: Any, outcome: Any, **rest: Any) -> nn.Module:
+def _predictor(head: Any, outcome: Any, **rest: Any) -> nn.Module:
     outcome.num_outputs = len(head.mean)
-    predictor = Predictor(start=start, body=body, head=head, outcome=outcome, **rest)
-    return predictor.to(head.mean.dtype)
+    return Predictor(head=head, outcome=outcome, **rest).to(head.mean.dtype)
 
 
 EARLIER |= {
-    "FoldedArcCosine": _arc_cosine,
+    "FoldedArcCosine": lambda order, slope, intercept: ArcCosine(
+        order, weight_variance=slope, bias_variance=intercept or None, learn=False
+    ),
     "FoldedLinear": Linear,
-    "FoldedSum": _sum,
+    "FoldedSum": lambda kernels, weights: Sum(*map(Scaled, kernels, weights)),
     "FoldedProduct": lambda kernels: Product(*kernels),
     "FoldedIsotropic": _isotropic,
     "FoldedNormalisedGaussian": NormalisedGaussian,
@@ -189,12 +150,12 @@ EARLIER |= {
     "FoldedNoise": lambda slope, intercept: _made(
         NoisePlan, relative=slope - 1, absolute=intercept
     ),
-    "FoldedGram": _gram,
-    "FoldedCentre": lambda matrix, shift, offset: ProjectPlan(
-        None, torch.ones_like(shift), matrix, shift=shift, offset=offset
-    ).frozen(),
+    "FoldedGram": lambda squares, **rest: _project(squares.sqrt(), **rest),
+    "FoldedCentre": lambda shift, **rest: _project(torch.ones_like(shift), shift=shift, **rest),
     "FoldedNorm": _norm,
-    "FoldedPool": _pool,
+    "FoldedPool": lambda factor, window: _made(
+        PoolPlan, whitening=None, factor=factor, window=window
+    ),
     "FoldedFlatten": lambda weight=None: _made(FlattenPlan, weight=weight),
     "FoldedScaling": lambda factor, offset: ImageScaling(factor, offset).frozen(),
     "FoldedWhitening": lambda mean, matrix: ImageMap(mean, matrix).frozen(),

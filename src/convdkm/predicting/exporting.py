@@ -18,31 +18,29 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from convdkm.errors import InvalidInputError
-from convdkm.predicting.predictor import CannotExportError, Predictor
+from convdkm.predicting.describing import CannotExportError
+from convdkm.predicting.predictor import Predictor
 from convdkm.storage import digests
 
 OPSET = 20
 """Version of ONNX's operators that files are written for."""
 
+Shape = tuple[int, ...] | None
+
 _NEEDED = ("onnx", "onnxscript")
+_ANY_BATCH = {"images": {0: Dim("batch", min=1)}}
 
 
-def exported_program(
-    predictor: Predictor, image_shape: tuple[int, ...] | None = None
-) -> ExportedProgram:
+def exported_program(predictor: Predictor, image_shape: Shape) -> ExportedProgram:
     """See :meth:`Predictor.export`."""
     example = _example(predictor, image_shape)
     with torch.no_grad():
-        return torch.export.export(
-            predictor, (example,), dynamic_shapes={"images": {0: Dim("batch", min=1)}}, strict=False
-        )
+        return torch.export.export(predictor, (example,), dynamic_shapes=_ANY_BATCH, strict=False)
 
 
-def write_program(
-    predictor: Predictor, path: Path, image_shape: tuple[int, ...] | None = None
-) -> None:
+def write_program(predictor: Predictor, path: Path) -> None:
     """Write the exported program as a ``.pt2`` file, with names of outputs and classes."""
-    program = exported_program(predictor, image_shape)
+    program = exported_program(predictor, None)
     content = io.BytesIO()
     torch.export.save(program, content, extra_files={"convdkm.json": json.dumps(_about(predictor))})
     with zipfile.ZipFile(content, "a") as archive:
@@ -51,9 +49,7 @@ def write_program(
         temporary.write_bytes(content.getbuffer())
 
 
-def write_onnx(
-    predictor: Predictor, path: Path, image_shape: tuple[int, ...] | None = None
-) -> None:
+def write_onnx(predictor: Predictor, path: Path, image_shape: Shape = None) -> None:
     """See :meth:`Predictor.save_onnx`."""
     require_onnx()
     example = _example(predictor, image_shape)
@@ -62,7 +58,7 @@ def write_onnx(
             predictor,
             (example,),
             dynamo=True,
-            dynamic_shapes={"images": {0: Dim("batch", min=1)}},
+            dynamic_shapes=_ANY_BATCH,
             input_names=["images"],
             opset_version=OPSET,
             external_data=False,
@@ -103,7 +99,7 @@ def _about(predictor: Predictor) -> dict[str, str]:
     }
 
 
-def _example(predictor: Predictor, image_shape: tuple[int, ...] | None) -> Tensor:
+def _example(predictor: Predictor, image_shape: Shape) -> Tensor:
     """Two images to follow the program with."""
     predictor.require_exportable()
     expected = predictor.sample_shape

@@ -1,4 +1,4 @@
-"""From a machine to its folded form: the same operations, with constants."""
+"""From a machine, and the whitening of a run, to the same operations with constants."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from convdkm.errors import located
+from convdkm.data.whitening import ZCA, NoWhitening, Standardise, Whitening
+from convdkm.errors import NotInitialisedError, located
 from convdkm.layers.base import keeps
 from convdkm.layers.input import Input
 from convdkm.layers.norm import RunningStatistics
 from convdkm.likelihoods import Categorical
 from convdkm.likelihoods.softmax import NormalSoftmax
-from convdkm.ops.base import constant
+from convdkm.ops.base import Operation, constant
 from convdkm.ops.chain import Chain
+from convdkm.ops.conv import ImageMap, ImageScaling
 from convdkm.predicting.predictor import Predictor
-from convdkm.runtime.compilable import compilable
+from convdkm.runtime.compiled import compilable
 
 if TYPE_CHECKING:
     from convdkm.model import DeepKernelMachine
@@ -65,3 +67,22 @@ def _make_deterministic(model: DeepKernelMachine) -> None:
 def _start(source: Input) -> nn.Module:
     """What makes the first blocks; a user's own input as it is."""
     return source.plan().frozen() if keeps(source, Input, "data") else constant(source)
+
+
+def folded_whitening(whitening: Whitening) -> nn.Module | None:
+    """The map of images as constants; None if it is the identity."""
+    if isinstance(whitening, NoWhitening):
+        return None
+    made: Operation
+    if type(whitening) is ZCA:
+        if whitening.mean is None or whitening.matrix is None:
+            raise NotInitialisedError("call fit(images) before whitening")
+        made = ImageMap(whitening.mean, whitening.matrix)
+    elif type(whitening) is Standardise:
+        if whitening.mean is None or whitening.deviation is None:
+            raise NotInitialisedError("call fit(images) before whitening")
+        factor = 1 / whitening.deviation.double()
+        made = ImageScaling(factor, -whitening.mean.double() * factor)
+    else:
+        return constant(whitening)
+    return made.frozen()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,27 +14,23 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_positive
-from convdkm.errors import InvalidInputError, NotFiniteError, located
+from convdkm.errors import NotFiniteError, located
 from convdkm.head import Marginals
 from convdkm.layers.samples import SampleShape, cast_samples, check_samples
 from convdkm.likelihoods import Likelihood
 from convdkm.ops.base import Operation
-from convdkm.predicting.describing import NotDescribableError, described
+from convdkm.predicting.describing import CannotExportError, described
 from convdkm.prediction import Prediction
-from convdkm.runtime.compilable import compilable
+from convdkm.runtime.compiled import compilable, reason_of
 from convdkm.runtime.maps import channels_last, without_autocast
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
-    from convdkm.predicting.compiling import Program
+_LOG = logging.getLogger(__name__)
 
 PIECE = 1 << 22
 """Numbers of the first map that are worked on at a time on a CPU, to bound memory."""
-
-
-class CannotExportError(InvalidInputError):
-    """A predictor with a part that exists in Python only."""
 
 
 class Predictor(Operation):
@@ -61,11 +59,9 @@ class Predictor(Operation):
     outcome: Any
     sample_shape: SampleShape
     class_names: tuple[str, ...]
-    unsaved: ClassVar[tuple[str, ...]] = ("_compiled", "_program", "_known_form", "_known_parts")
+    unsaved: ClassVar[tuple[str, ...]] = ("_compiled", "_program", "_form", "_obstacles")
     _compiled = False
     _program: Program | None = None
-    _known_form: tuple[type[Prediction], tuple[str, ...]] | None = None
-    _known_parts: bool | None = None
 
     def __init__(
         self,
@@ -97,15 +93,22 @@ class Predictor(Operation):
         """What the tensors of ``predictor(images)`` are."""
         return self._form[1]
 
-    @property
+    @cached_property
     def _form(self) -> tuple[type[Prediction], tuple[str, ...]]:
         """The kind of prediction, and which of its fields there are: those of one image."""
-        if self._known_form is None:
-            mean = self.head.mean.new_zeros(1, self.outcome.num_outputs)
-            with torch.no_grad(), torch.random.fork_rng(devices=[]):  # it may draw samples
-                one = self.outcome.predict(Marginals(mean, torch.ones_like(mean)))
-            self._known_form = type(one), tuple(_tensors(one))
-        return self._known_form
+        mean = self.head.mean.new_zeros(1, self.outcome.num_outputs)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):  # it may draw samples
+            one = self.outcome.predict(Marginals(mean, torch.ones_like(mean)))
+        return type(one), tuple(_tensors(one))
+
+    @cached_property
+    def _obstacles(self) -> list[str]:
+        """The parts that are not constant, each with what keeps it from a file."""
+        return [
+            f"its part '{name}' {part.obstacle}"
+            for name, part in self.named_modules()
+            if isinstance(part, (Operation, Likelihood)) and part.obstacle is not None
+        ]
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         if torch.compiler.is_compiling():
@@ -192,19 +195,13 @@ class Predictor(Operation):
 
     def require_exportable(self) -> None:
         """Raise unless every part of it can be written to a file."""
-        for name, part in self.named_modules():
-            if isinstance(part, (Operation, Likelihood)) and part.obstacle is not None:
-                raise CannotExportError(
-                    f"this machine cannot leave Python: its part '{name}' {part.obstacle}"
-                )
+        if self._obstacles:
+            raise CannotExportError(f"this machine cannot leave Python: {self._obstacles[0]}")
         self.description()
 
     def description(self) -> dict[str, Any]:
         """What it is made of besides its tensors, as plain values; it is what files hold."""
-        try:
-            return described(self)
-        except NotDescribableError as error:
-            raise CannotExportError(f"this machine cannot leave Python: {error}") from None
+        return described(self)
 
     def steps(self, images: Tensor) -> tuple[Tensor, ...]:
         """The forward pass of all images at once, step by step."""
@@ -220,24 +217,12 @@ class Predictor(Operation):
             marginals = self.head.marginals(it, tt)
         return tuple(_tensors(self.outcome.predict(marginals)).values())
 
-    @property
-    def _keeps_parts(self) -> bool:
-        """Whether some part is not constant."""
-        if self._known_parts is None:
-            kinds = (Operation, Likelihood)
-            self._known_parts = any(
-                isinstance(part, kinds) and part.obstacle is not None for part in self.modules()
-            )
-        return self._known_parts
-
     def _runner(self, images: Tensor) -> Callable[[Tensor], tuple[Tensor, ...]]:
         """The compiled program where it is wanted and has what it takes, else the steps."""
         gradient = torch.is_grad_enabled() and images.requires_grad
-        if not self._compiled or gradient or self._keeps_parts:
+        if not self._compiled or gradient or self._obstacles:
             return self.steps
         if self._program is None:
-            from convdkm.predicting.compiling import Program
-
             self._program = Program(self)
         return self._program
 
@@ -251,9 +236,45 @@ class Predictor(Operation):
     def _at_once(self, images: Tensor) -> int:
         """How many images to work on at a time."""
         weight = getattr(self.start, "weight", None)
-        if self._keeps_parts or weight is None or images.device.type != "cpu":
+        if self._obstacles or weight is None or images.device.type != "cpu":
             return len(images)
         return max(1, PIECE // (len(weight) * math.prod(images.shape[2:])))
+
+
+class Program:
+    """The forward pass of a predictor as one function of ``torch.compile``, for any batch size.
+
+    It is compiled when it is first called. A predictor of the same layers, such as that of the same
+    machine after more training, uses the program that is there. What is done in place to the
+    constants of the predictor is seen.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self._run = torch.compile(predictor.steps, fullgraph=True)
+        self.works = True
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> tuple[Tensor, ...]:
+        """The tensors of the predictor's own forward pass.
+
+        Where nothing compiles, a warning is logged, and this and all later calls are made step by
+        step. So is a call that is wrong, for its error to be the usual one.
+        """
+        if len(images) == 1 or not self.works:  # a program of its own would be made for one image
+            return self._predictor.steps(images)
+        images = channels_last(images)
+        torch._dynamo.maybe_mark_dynamic(images, 0)
+        torch._dynamo.mark_static(images, list(range(1, images.ndim)))
+        try:
+            result: tuple[Tensor, ...] = self._run(images)
+        except Exception as error:  # the compiler's errors have no type in common
+            result = self._predictor.steps(images)
+            self.works = False
+            _LOG.warning(
+                "the predictor is not compiled, and works step by step: %s", reason_of(error)
+            )
+        return result
 
 
 def _tensors(prediction: Prediction) -> dict[str, Tensor]:

@@ -6,17 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from convdkm.report.markup import (
-    Markup,
-    element,
-    svg_circle,
-    svg_line,
-    svg_path,
-    svg_rect,
-    svg_text,
-    together,
-)
-from convdkm.report.scale import Axis, axis_for, short
+from convdkm.report import svg
+from convdkm.report.markup import Markup, element, together
+from convdkm.report.scale import Axis, axis_for, percent, short
 
 WIDTH, HEIGHT = 420.0, 270.0
 LEFT, RIGHT, TOP, BOTTOM = 46.0, 12.0, 24.0, 40.0
@@ -30,13 +22,9 @@ Format = Callable[[float], str]
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart.
+    """One line of a chart, and perhaps the lower and upper bounds of a shaded band.
 
-    Attributes:
-        label: its entry in the legend.
-        x, y: its points; those that are not finite are left out.
-        style: the index of its colour and dash.
-        band: lower and upper bounds of a shaded region, if any.
+    Points that are not finite are left out. The style is the index of its colour and dash.
     """
 
     label: str
@@ -70,10 +58,8 @@ def line_chart(
     y_label: str,
     log: bool | None = None,
     y_format: Format = short,
-    x_format: Format = short,
-    x_bounds: tuple[float | None, float | None] = (None, None),
-    y_bounds: tuple[float | None, float | None] = (None, None),
-    extra: Callable[[Axis, Axis], object] | None = None,
+    low: float | None = None,
+    shares: bool = False,
     height: float = HEIGHT,
 ) -> Markup:
     """Lines over a common axis, with a legend where there are several.
@@ -82,29 +68,34 @@ def line_chart(
         title, x_label, y_label: the caption of the chart, and the labels of its axes.
         series: the lines.
         log: whether the y axis is logarithmic; None decides from the values.
-        y_format, x_format: how values are written; x is marked at whole numbers, unless it has
-            a format of its own.
-        x_bounds, y_bounds: ends of the axes; from the values where None.
-        extra: more to draw, given both axes.
-        height: of the chart, whose width is 420.
+        y_format: how values are written.
+        low: where the y axis begins, if not at the smallest value.
+        shares: both axes go from 0 to 100%, and a dashed line shows where they are equal;
+            otherwise, x is marked at whole numbers.
+        height: the height of the chart.
     """
-    xs, ys = ([value for each in series for value in getattr(each, axis)] for axis in "xy")
-    x_axis = axis_for(xs, LEFT, WIDTH - RIGHT, low=x_bounds[0], high=x_bounds[1])
-    y_axis = axis_for(ys, height - BOTTOM, TOP, log=log, low=y_bounds[0], high=y_bounds[1])
+    if shares:
+        x_axis, y_axis = Axis(0, 1, LEFT, WIDTH - RIGHT), Axis(0, 1, height - BOTTOM, TOP)
+        y_format = percent
+    else:
+        xs, ys = ([value for each in series for value in getattr(each, axis)] for axis in "xy")
+        x_axis = axis_for(xs, LEFT, WIDTH - RIGHT)
+        y_axis = axis_for(ys, height - BOTTOM, TOP, log=log, low=low)
+    x_format: Format = percent if shares else short
     labels = x_label, f"{y_label}, log scale" if y_axis.log else y_label
-    svg = drawing(
+    chart = drawing(
         title,
         WIDTH,
         height,
-        grid(x_axis, y_axis, forms=(x_format, y_format), labels=labels, whole=x_format is short),
-        None if extra is None else extra(x_axis, y_axis),
+        grid(x_axis, y_axis, forms=(x_format, y_format), labels=labels, whole=not shares),
+        diagonal(x_axis, y_axis) if shares else None,
         [_band(each, x_axis, y_axis) for each in series],
         [_line(each, x_axis, y_axis, x_format, y_format) for each in series],
     )
     lines = [
-        (svg_line(0, 6, 28, 6, f"line {style_class(each.style)}"), each.label) for each in series
+        (svg.line(0, 6, 28, 6, f"line {style_class(each.style)}"), each.label) for each in series
     ]
-    return figure(title, svg, below=keys(lines, width=28) if len(series) > 1 else None)
+    return figure(title, chart, below=keys(lines, width=28) if len(series) > 1 else None)
 
 
 def grid(
@@ -118,24 +109,28 @@ def grid(
     """Lines and labels of two axes; x may be marked at whole numbers only."""
     left, right = x_axis.start, x_axis.end
     low, high = y_axis.start, y_axis.end
-    rows = [(y_axis(value), forms[1](value)) for value in y_axis.ticks()]
-    columns = [(x_axis(value), forms[0](value)) for value in x_axis.ticks(whole=whole)]
+    drawn = []
+    for value in y_axis.ticks():
+        y, text = y_axis(value), forms[1](value)
+        drawn += [svg.line(left, y, right, y, "grid"), svg.text(text, left - 6, y + 4, "end")]
+    for value in x_axis.ticks(whole=whole):
+        x, text = x_axis(value), forms[0](value)
+        drawn += [svg.line(x, low, x, low + 4, "axis"), svg.text(text, x, low + 17)]
     return together(
-        [
-            (svg_line(left, y, right, y, "grid"), svg_text(label, left - 6, y + 4, "end"))
-            for y, label in rows
-        ],
-        [
-            (svg_line(x, low, x, low + 4, "axis"), svg_text(label, x, low + 17))
-            for x, label in columns
-        ],
-        svg_line(left, low, right, low, "axis"),
-        svg_text(labels[0], (left + right) / 2, low + 34),
-        svg_text(labels[1], 2, high - 11, None),
+        drawn,
+        svg.line(left, low, right, low, "axis"),
+        svg.text(labels[0], (left + right) / 2, low + 34),
+        svg.text(labels[1], 2, high - 11, None),
     )
 
 
-def mark(x: float, y: float, style: int, *, size: float = 5.0, said: str | None = None) -> Markup:
+def diagonal(x_axis: Axis, y_axis: Axis) -> Markup:
+    """The dashed line where confidence equals accuracy."""
+    hint = "where confidence equals accuracy"
+    return svg.line(x_axis(0), y_axis(0), x_axis(1), y_axis(1), "ideal", hint=hint)
+
+
+def mark(x: float, y: float, style: int, *, size: float = 5.0, hint: str | None = None) -> Markup:
     """A dot, square, diamond or triangle, full or hollow, so that marks differ without colour."""
     css = f"{'hollow' if style % 2 else 'dot'} {style_class(style)}"
     half = size * 0.9
@@ -146,24 +141,23 @@ def mark(x: float, y: float, style: int, *, size: float = 5.0, said: str | None 
         ((0, -1.1 * size), (1.1 * size, 0.8 * size), (-1.1 * size, 0.8 * size)),
     )[style // 2 % 4]
     if not corners:
-        return svg_circle(x, y, size, css, hint=said)
-    return svg_path("polygon", [(x + dx, y + dy) for dx, dy in corners], css, hint=said)
+        return svg.circle(x, y, size, css, hint=hint)
+    return svg.path("polygon", [(x + dx, y + dy) for dx, dy in corners], css, hint=hint)
 
 
 def keys(entries: Sequence[tuple[Markup, str]], *, width: int = 14) -> Markup:
     """A legend: small drawings, each beside what it stands for."""
-    form = {"viewBox": f"0 0 {width} 12", "aria_hidden": "true"}
-    form |= {"class_": "key"} if width == 14 else {}
-    return element(
-        "ul",
-        [element("li", element("svg", drawn, **form), label) for drawn, label in entries],
-        class_="legend",
-    )
+    css, box = "key" if width == 14 else None, f"0 0 {width} 12"
+    rows = []
+    for drawn, label in entries:
+        key = element("svg", drawn, viewBox=box, aria_hidden="true", class_=css)
+        rows.append(element("li", key, label))
+    return element("ul", rows, class_="legend")
 
 
 def area(style: int) -> Markup:
     """A small area, for a legend."""
-    return svg_rect(1, 1, 12, 10, f"fill {style_class(style)}")
+    return svg.rect(1, 1, 12, 10, f"fill {style_class(style)}")
 
 
 def _line(series: Series, x_axis: Axis, y_axis: Axis, x_format: Format, y_format: Format) -> Markup:
@@ -176,10 +170,10 @@ def _line(series: Series, x_axis: Axis, y_axis: Axis, x_format: Format, y_format
     places = [(x_axis(x), y_axis(y)) for x, y in points]
     radius, dot = (2.6, f"dot {css}") if len(points) <= MOST_MARKS else (5, "feel")
     dots = [
-        svg_circle(*place, radius, dot, hint=f"{series.label}: {y_format(y)} at {x_format(x)}")
+        svg.circle(*place, radius, dot, hint=f"{series.label}: {y_format(y)} at {x_format(x)}")
         for place, (x, y) in zip(places, points, strict=True)
     ]
-    return together(svg_path("polyline", places, f"line {css}") if points else None, dots)
+    return together(svg.path("polyline", places, f"line {css}") if points else None, dots)
 
 
 def _band(series: Series, x_axis: Axis, y_axis: Axis) -> Markup | None:
@@ -189,4 +183,4 @@ def _band(series: Series, x_axis: Axis, y_axis: Axis) -> Markup | None:
         [(x_axis(x), y_axis(y)) for x, y in zip(series.x, bound, strict=True)]
         for bound in series.band
     )
-    return svg_path("polygon", [*upper, *reversed(lower)], f"band {style_class(series.style)}")
+    return svg.path("polygon", [*upper, *reversed(lower)], f"band {style_class(series.style)}")

@@ -12,7 +12,6 @@ from convdkm.insight.look import short_names
 from convdkm.report.charts import Series, line_chart
 from convdkm.report.curves import PARTS, curve_chart, epoch_curve, layer_curves, objective_curves
 from convdkm.report.findings import Findings
-from convdkm.report.heat import diagonal
 from convdkm.report.markup import element
 from convdkm.report.page import Section, columns, page, table
 from convdkm.report.record import Record
@@ -93,11 +92,9 @@ def _settings(records: Sequence[Record]) -> Section:
         for name in flat[0]
         if any(each[name] != flat[0][name] for each in flat)
     ]
-    if not rows:
-        same = element("p", "All settings are the same.")
-        return Section("settings", "Settings that differ", None, [same])
     head = ["", *(record.name for record in records)]
-    return Section("settings", "Settings that differ", None, [table(head, rows)])
+    content = table(head, rows) if rows else element("p", "All settings are the same.")
+    return Section("settings", "Settings that differ", None, [content])
 
 
 def _learning(records: Sequence[Record]) -> Section | None:
@@ -111,20 +108,17 @@ def _learning(records: Sequence[Record]) -> Section | None:
         ("Log-likelihood", "log_likelihood", "nats per image"),
         ("Calibration error", "ece", "calibration error"),
     ):
-        error = figure == "accuracy"
-        series = [
-            epoch_curve(record, part, figure, record.name, k, error=error)
-            for k, record in enumerate(records)
-        ]
-        form = percent if error else short
-        charts.append(curve_chart(f"{title}, {part} images", series, label, form=form))
-    if not any(charts):
-        return None
-    return Section("learning", "Learning", None, [columns(*charts)])
+        form = percent if figure == "accuracy" else short
+        series = [epoch_curve(each, part, figure, each.name, k) for k, each in enumerate(records)]
+        charts.append(curve_chart(f"{title}, {part} images", series, label, y_format=form))
+    return Section("learning", "Learning", None, [columns(*charts)]) if any(charts) else None
 
 
 def _layers(records: Sequence[Record]) -> Section | None:
-    last = [_last_divergences(record) for record in records]
+    last = []
+    for record in records:
+        layers = record.layers[max(record.layers)] if record.layers else {}
+        last.append({name: each["kl"] for name, each in layers.items() if "kl" in each})
     names = list(dict.fromkeys(name for layers in last for name in layers))
     if not names:
         return None
@@ -146,36 +140,20 @@ def _layers(records: Sequence[Record]) -> Section | None:
     return Section("layers", "Divergence by layer", lead, [charts])
 
 
-def _last_divergences(record: Record) -> dict[str, float]:
-    layers = record.layers[max(record.layers)] if record.layers else {}
-    return {name: values["kl"] for name, values in layers.items() if "kl" in values}
-
-
 def _reliability(findings: Sequence[Findings]) -> Section | None:
     series = []
     for k, found in enumerate(findings):
-        if found.outcome is None:
-            continue
-        bins = found.outcome.reliability
-        filled = bins.count >= 5
-        error = figure_text("ece", found.outcome.metrics["ece"])
-        label = f"{found.record.name}: calibration error {error}"
-        x, y = bins.confidence[filled].tolist(), bins.accuracy[filled].tolist()
-        series.append(Series(label, x, y, k))
+        if found.outcome is not None:
+            bins = found.outcome.reliability
+            filled = bins.count >= 5
+            error = figure_text("ece", found.outcome.metrics["ece"])
+            label = f"{found.record.name}: calibration error {error}"
+            x, y = bins.confidence[filled].tolist(), bins.accuracy[filled].tolist()
+            series.append(Series(label, x, y, k))
     if not series:
         return None
-    chart = line_chart(
-        "Reliability on the test images",
-        series,
-        x_label="confidence",
-        y_label="share that is right",
-        log=False,
-        x_format=percent,
-        y_format=percent,
-        x_bounds=(0.0, 1.0),
-        y_bounds=(0.0, 1.0),
-        extra=diagonal,
-    )
+    title, labels = "Reliability on the test images", ("confidence", "share that is right")
+    chart = line_chart(title, series, x_label=labels[0], y_label=labels[1], shares=True)
     lead = "Bins of five images or more. Below the dashed line a machine is too sure of itself."
     return Section("calibration", "Calibration", lead, [columns(chart)])
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 from convdkm.insight.look import short_names
-from convdkm.report.charts import Format, Series, line_chart
+from convdkm.report.charts import Series, line_chart
 from convdkm.report.markup import Markup
 from convdkm.report.record import Record
-from convdkm.report.scale import short
 
 SPAN = 3000.0
 """Of the chart of costs, from its largest value down."""
@@ -20,28 +21,16 @@ PARTS = {"test": "test", "validation": "validation", "train": "training, as it w
 
 
 def curve_chart(
-    title: str,
-    series: Sequence[Series],
-    y_label: str,
-    *,
-    x_label: str = "epoch",
-    form: Format = short,
-    log: bool | None = None,
-    low: float | None = None,
+    title: str, series: Sequence[Series], y_label: str, *, x_label: str = "epoch", **options: Any
 ) -> Markup | None:
-    """A chart of the curves that have points; None if no two points can be joined."""
-    series = [each for each in series if each.x]
-    if not any(len(each.x) > 1 for each in series):
+    """A chart of the curves that have points; None if no two points can be joined.
+
+    The options are those of :func:`convdkm.report.charts.line_chart`.
+    """
+    drawn = [each for each in series if each.x]
+    if not any(len(each.x) > 1 for each in drawn):
         return None
-    return line_chart(
-        title,
-        series,
-        x_label=x_label,
-        y_label=y_label,
-        y_format=form,
-        log=log,
-        y_bounds=(low, None),
-    )
+    return line_chart(title, drawn, x_label=x_label, y_label=y_label, **options)
 
 
 def cost_chart(record: Record) -> Markup | None:
@@ -51,10 +40,10 @@ def cost_chart(record: Record) -> Markup | None:
               + \tfrac1N D_{KL}^{head}
     """
     parts = (
-        ("all: minus the objective", "objective", -1.0),
-        ("minus the expected log-likelihood", "expected_log_likelihood", -1.0),
-        ("Gram layers: Σ ν KL / N", "kl", 1.0),
-        ("head: KL / N", "head_kl", 1.0),
+        ("all: minus the objective", "objective", -1),
+        ("minus the expected log-likelihood", "expected_log_likelihood", -1),
+        ("Gram layers: Σ ν KL / N", "kl", 1),
+        ("head: KL / N", "head_kl", 1),
     )
     series = [
         step_curve(record, name, label, k, sign) for k, (label, name, sign) in enumerate(parts)
@@ -63,10 +52,8 @@ def cost_chart(record: Record) -> Markup | None:
     large = [y for each in series[:2] for y in each.y]
     log = bool(large) and min(large) > 0
     low = max(min(y for each in series for y in each.y), max(large) / SPAN) if log else None
-    title = "What a training image costs: the objective and its parts"
-    return curve_chart(
-        title, series, "nats per image", x_label=step_label(record), log=log, low=low
-    )
+    title, label = "What a training image costs: the objective and its parts", step_label(record)
+    return curve_chart(title, series, "nats per image", x_label=label, log=log, low=low)
 
 
 def objective_curves(records: Sequence[Record]) -> tuple[list[Series], str]:
@@ -76,10 +63,11 @@ def objective_curves(records: Sequence[Record]) -> tuple[list[Series], str]:
     """
     by_epoch = all(record.steps_per_epoch is not None for record in records if record.steps)
     series = [
-        step_curve(record, "objective", record.name, style, -1.0, by_epoch=by_epoch, band=False)
+        step_curve(record, "objective", record.name, style, -1, by_epoch=by_epoch)
         for style, record in enumerate(records)
     ]
-    return series, "epoch" if by_epoch else "step"
+    without_bands = [replace(each, band=None) for each in series]
+    return without_bands, "epoch" if by_epoch else "step"
 
 
 def step_label(record: Record) -> str:
@@ -88,40 +76,28 @@ def step_label(record: Record) -> str:
 
 
 def step_curve(
-    record: Record,
-    name: str,
-    label: str,
-    style: int = 0,
-    sign: float = 1.0,
-    *,
-    by_epoch: bool = True,
-    band: bool = True,
+    record: Record, name: str, label: str, style: int = 0, sign: int = 1, *, by_epoch: bool = True
 ) -> Series:
     """A column of ``steps.csv``, thinned, with the range of neighbouring steps as its band."""
     per_epoch = (record.steps_per_epoch if by_epoch else None) or 1.0
     rows = [row for row in record.steps if name in row]
-    x, y, low, high = thinned(
-        [row["step"] / per_epoch for row in rows], [sign * row[name] for row in rows]
-    )
-    return Series(label, x, y, style, (low, high) if band and len(rows) > len(x) else None)
+    steps, values = [row["step"] / per_epoch for row in rows], [sign * row[name] for row in rows]
+    x, y, low, high = thinned(steps, values)
+    return Series(label, x, y, style, (low, high) if len(rows) > len(x) else None)
 
 
-def epoch_curve(
-    record: Record, part: str, figure: str, label: str, style: int, *, error: bool = False
-) -> Series:
-    """A figure of a part of the data, epoch by epoch; one minus it for an error."""
+def epoch_curve(record: Record, part: str, figure: str, label: str, style: int) -> Series:
+    """A figure of a part of the data, epoch by epoch; the error in place of the accuracy."""
     name = f"{part}_{figure}"
     rows = [row for row in record.epochs if name in row]
-    values = [1 - row[name] if error else row[name] for row in rows]
+    values = [1 - row[name] if figure == "accuracy" else row[name] for row in rows]
     return Series(label, [row["epoch"] for row in rows], values, style)
 
 
-def part_curves(record: Record, figure: str, *, error: bool = False) -> list[Series]:
+def part_curves(record: Record, figure: str) -> list[Series]:
     """A figure of every part of the data, epoch by epoch."""
-    return [
-        epoch_curve(record, part, figure, label, style, error=error)
-        for style, (part, label) in enumerate(PARTS.items())
-    ]
+    parts = enumerate(PARTS.items())
+    return [epoch_curve(record, part, figure, label, style) for style, (part, label) in parts]
 
 
 def layer_curves(record: Record, figure: str = "kl") -> list[Series]:
@@ -130,19 +106,14 @@ def layer_curves(record: Record, figure: str = "kl") -> list[Series]:
     The KL is shown from epoch 1, as it starts at zero or at what ``gram_scale`` makes it.
     """
     epochs = [epoch for epoch in record.layers if epoch or figure != "kl"]
-    grams = {
-        name: None
-        for layers in record.layers.values()
-        for name, values in layers.items()
-        if values.keys() & {"kl", "spread"}
-    }
+    noted = [pair for layers in record.layers.values() for pair in layers.items()]
+    grams = list(dict.fromkeys(name for name, values in noted if values.keys() & {"kl", "spread"}))
     series = []
-    for style, (name, label) in enumerate(zip(grams, short_names(list(grams)), strict=True)):
+    for style, (name, label) in enumerate(zip(grams, short_names(grams), strict=True)):
         known = [epoch for epoch in epochs if figure in record.layers[epoch].get(name, {})]
         values = [record.layers[epoch][name][figure] for epoch in known]
-        if known:
-            series.append(Series(label, [float(epoch) for epoch in known], values, style))
-    return series
+        series.append(Series(label, known, values, style))
+    return [each for each in series if each.x]
 
 
 def thinned(

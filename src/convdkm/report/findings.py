@@ -28,15 +28,10 @@ Load = Callable[[Run, Tell], Dataset]
 
 @dataclass(eq=False)
 class Findings:
-    """A run with its predictions and its machine looked into, as far as they can be had.
+    """A run, predictions of its test images and its machine looked into, as far as there are any.
 
-    Attributes:
-        record: the files of its folder.
-        run: the machine; None without a checkpoint that can be read.
-        outcome: predictions of the test images.
-        insight: the machine, layer by layer.
-        num_data: the number of training images.
-        missing: what is not there, and why, for the reader of the page.
+    There is no machine without a checkpoint that can be read. ``num_data`` counts the training
+    images; ``missing`` tells the reader of the page what is not there, and why.
     """
 
     record: Record
@@ -56,16 +51,15 @@ class Findings:
 def gather(
     folder: Path,
     load: Load | None,
+    checkpoint: Which,
+    device: str | None,
     *,
-    checkpoint: Which = "last",
-    device: str | None = None,
-    deep: bool = True,
-    tell: Tell = lambda _: None,
+    deep: bool,
+    tell: Tell,
 ) -> Findings:
-    """All that can be found out about the run in a folder.
+    """All that can be found out about the run in a folder; see :func:`examine`.
 
-    Without ``load``, what needs images is left out; without ``deep``, what is inside the layers. A
-    checkpoint other than the last has to be there. ``tell`` is told what is being done.
+    A checkpoint other than the last has to be there.
     """
     record = Record.read(folder)
     try:
@@ -73,43 +67,37 @@ def gather(
     except (CheckpointError, InvalidInputError) as error:
         if checkpoint != "last" or not record.has_curves:
             raise
-        found = Findings(record, missing=[f"Nothing of the machine itself: {error}."])
-    else:
-        found = examine(run, record, load, deep=deep, tell=tell)
-        if run.warning is not None:
-            tell(f"warning: {run.warning}")
-            found.missing.append(f"{run.warning}.")
-    if not record.has_curves:
-        found.missing.append(f"No learning curves: {folder} holds no record of a step.")
+        return Findings(record, missing=[f"Nothing of the machine itself: {error}."])
+    found = examine(run, record, load, deep=deep, tell=tell)
+    if run.warning is not None:
+        tell(f"warning: {run.warning}")
+        found.missing.append(f"{run.warning}.")
     return found
 
 
 def examine(
-    run: Run,
-    record: Record,
-    load: Load | None,
-    *,
-    deep: bool = True,
-    tell: Tell = lambda _: None,
+    run: Run, record: Record, load: Load | None, *, deep: bool = True, tell: Tell = lambda _: None
 ) -> Findings:
-    """All that can be found out about a run that is open; see :func:`gather`."""
+    """All that can be found out about a run that is open.
+
+    Without ``load``, what needs images is left out; without ``deep``, what is inside the layers.
+    ``tell`` is told what is being done.
+    """
     found = Findings(record, run)
-    data: Dataset | None = None
+    missing, data = found.missing, None
 
     def note(text: str) -> None:
-        found.missing.append(f"{text}.")
+        missing.append(f"{text}.")
         tell(text)
 
     if load is None:
-        found.missing.append("Nothing that needs images, which were not asked for.")
+        missing.append("Nothing that needs images, which were not asked for.")
     else:
         try:
             data = load(run, note)
         except (ConvDKMError, OSError) as error:
-            found.missing.append(
-                "Nothing that needs images (calibration, confusions, pictures, similarity):"
-                f" {error}."
-            )
+            kinds = "calibration, confusions, pictures, similarity"
+            missing.append(f"Nothing that needs images ({kinds}): {error}.")
     if data is not None:
         found.num_data = len(data.train_images)
         if data.has_test:
@@ -117,13 +105,17 @@ def examine(
             prediction = run.predict(data.test_images).cpu()
             found.outcome = Outcome(data.test_images, data.test_labels, prediction, run.class_names)
         else:
-            found.missing.append("No predictions: the data set has no test images.")
+            missing.append("No predictions: the data set has no test images.")
     if deep:
         tell("looking into the layers")
         found.insight = _insight(run, data)
         if found.insight.unseen:
             inside = ", ".join(found.insight.unseen)
-            found.missing.append(f"Gram layers inside layers of your own are left out: {inside}.")
+            missing.append(f"Gram layers inside layers of your own are left out: {inside}.")
+    if not record.has_curves:
+        in_memory = "the run is kept in memory, and has no record"
+        reason = f"{record.folder} holds no record of a step" if record.folder else in_memory
+        missing.append(f"No learning curves: {reason}.")
     return found
 
 

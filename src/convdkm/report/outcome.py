@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,14 +78,9 @@ class Outcome:
         return [each for each in found if each[2]]
 
 
-def wilson(right: float, count: float, z: float = 1.96) -> tuple[float, float]:
-    r"""Wilson's 95% interval of a share, from ``right`` out of ``count``.
+def wilson(right: int, count: int) -> tuple[float, float]:
+    """Wilson's 95% interval of a share, from ``right`` out of ``count``."""
+    from scipy.stats import binomtest
 
-    .. math:: \frac{\hat p + \frac{z^2}{2n} \pm z\sqrt{\frac{\hat p(1-\hat p)}{n}
-              + \frac{z^2}{4n^2}}}{1 + \frac{z^2}{n}}
-    """
-    share = right / count
-    middle = share + z * z / (2 * count)
-    reach = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    whole = 1 + z * z / count
-    return (middle - reach) / whole, (middle + reach) / whole
+    interval = binomtest(right, count).proportion_ci(0.95, method="wilson")
+    return interval.low, interval.high

@@ -18,16 +18,10 @@ Rows = Sequence[Mapping[str, float]]
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """The files of a run, read.
+    """The files of a run, read: settings, versions and command, and what training has noted.
 
-    Attributes:
-        name: what to call the run.
-        config: its settings.
-        folder: where it is kept; None if only in memory.
-        environment: versions, machine and command.
-        metrics: the final figures; empty where the run is not finished.
-        steps, epochs: rows of ``steps.csv`` and ``epochs.csv``.
-        layers: what the instruments said of every layer, before training and after every epoch.
+    A run in memory has no folder, and one that is not finished no metrics. The instruments of
+    ``layers`` are by epoch, 0 being before training, and by the names of layers.
     """
 
     name: str

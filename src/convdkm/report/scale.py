@@ -26,7 +26,7 @@ class Axis:
         return self.start + (self._of(value) - low) / (high - low) * (self.end - self.start)
 
     def ticks(self, about: int = 6, *, whole: bool = False) -> list[float]:
-        """Round values to mark; whole numbers only, if so asked."""
+        """Round values to mark, about so many; with ``whole``, whole numbers only."""
         if self.log:
             return _log_ticks(self.low, self.high)
         step = _round_step((self.high - self.low) / about)
@@ -48,24 +48,18 @@ def axis_for(
     low: float | None = None,
     high: float | None = None,
 ) -> Axis:
-    """An axis that holds all values that are finite.
+    """An axis that holds all values that are finite, between bounds where these are given.
 
-    Args:
-        values: what is to be shown.
-        start, end: where the axis begins and ends.
-        log: by logarithms; None to decide: where all are positive, and the largest is more than
-            eight times the smallest.
-        low, high: bounds that are given.
+    Where ``log`` is None, it is logarithmic if all values are positive and the largest is more than
+    eight times the smallest.
     """
     finite = [value for value in values if math.isfinite(value)]
     if log is None:
         log = bool(finite) and min(finite) > 0 and max(finite) > 8 * min(finite)
     if log:
-        finite = [value for value in finite if value > 0]
-    if not finite:
-        finite = [0.1, 1.0] if log else [0.0, 1.0]
-    least = min(finite) if low is None else low
-    most = max(finite) if high is None else high
+        finite = [value for value in finite if value > 0] or [0.1, 1.0]
+    least = min(finite, default=0.0) if low is None else low
+    most = max(finite, default=1.0) if high is None else high
     if log:
         if most <= least:
             least, most = least / 2, most * 2

@@ -10,7 +10,6 @@ import torch
 from convdkm.insight.look import Insight, LayerInsight, short_names
 from convdkm.insight.similarity import cluster_order, correlation
 from convdkm.report.charts import Series, line_chart
-from convdkm.report.heat import heat_map
 from convdkm.report.markup import Markup, element, together
 from convdkm.report.page import Section, columns, table
 from convdkm.report.pictures import (
@@ -20,7 +19,7 @@ from convdkm.report.pictures import (
     patch_pictures,
     ramp_picture,
 )
-from convdkm.report.rows import Marks, bar_rows, dot_rows
+from convdkm.report.rows import Marks, bar_rows, dot_rows, heat_map
 from convdkm.report.scale import percent, short
 
 MOST_PATCHES = 256
@@ -44,7 +43,7 @@ def inside_section(insight: Insight, num_data: int | None) -> Section:
         Marks("the head's own KL", [None] * len(names) + [insight.head_kl], 3),
     ]
     title = "Of it, what was paid for another shape"
-    charts: list[object] = [
+    charts = [
         bar_rows("What each layer pays: ν · KL(G‖K)", [*names, "head"], costs, label="nats"),
         bar_rows(title, names, [shape], label="nats") if any(paid) else None,
         dot_rows(
@@ -55,26 +54,14 @@ def inside_section(insight: Insight, num_data: int | None) -> Section:
         ),
     ]
     if any(layer.explained is not None for layer in layers):
-        charts.append(
-            dot_rows(
-                "Variance of the images that the inducing points explain",
-                names,
-                [Marks("explained", [layer.explained for layer in layers], 0)],
-                label="share of the variance, mean over all places",
-                form=percent,
-                bounds=(0.0, 1.0),
-            )
-        )
+        title = "Variance of the images that the inducing points explain"
+        label = "share of the variance, mean over all places"
+        marks = [Marks("explained", [layer.explained for layer in layers], 0)]
+        charts.append(dot_rows(title, names, marks, label=label, form=percent, bounds=(0.0, 1.0)))
     if any(layer.gram_alignment is not None for layer in layers):
-        charts.append(
-            dot_rows(
-                "Alignment with the classes",
-                names,
-                _before_and_after(layers, "alignment"),
-                label="CKA with the kernel “same class”",
-                bounds=(0.0, 1.0),
-            )
-        )
+        title, label = "Alignment with the classes", "CKA with the kernel “same class”"
+        marks = _before_and_after(layers, "alignment")
+        charts.append(dot_rows(title, names, marks, label=label, bounds=(0.0, 1.0)))
     if insight.similarity is not None:
         charts.append(_similarity(insight.names, insight.similarity.tolist()))
     source = f" Figures of data come from {insight.num_images} images."
@@ -114,29 +101,30 @@ def _figures(layer: LayerInsight) -> list[str]:
 
 def _layer_table(insight: Insight, num_data: int | None) -> Markup:
     head = ["layer", "points", "ν", "KL", "of it shape", "G/K scale", "rank K → G", "explained"]
-    rows = []
-    for name, layer in zip(insight.labels, insight.layers, strict=True):
-        paid = short(layer.nu * layer.kl / num_data) if layer.kl and num_data else "0"
-        rows.append([name, *_figures(layer), *([paid] if num_data else [])])
-    return table([*head, *(["paid per image"] if num_data else [])], rows)
+    named = zip(insight.labels, insight.layers, strict=True)
+    rows = [[name, *_figures(layer)] for name, layer in named]
+    if num_data:
+        head.append("paid per image")
+        for row, layer in zip(rows, insight.layers, strict=True):
+            row.append(short(layer.nu * layer.kl / num_data) if layer.kl else "0")
+    return table(head, rows)
 
 
 def _similarity(compared: list[str], values: list[list[float]]) -> Markup:
-    inner = short_names([name for name in compared if name.startswith("body")])
-    outer = [name for name in compared if not name.startswith("body")]
-    names = [outer[0], *inner, *outer[1:]]
+    names = short_names(compared)
     roomy = len(names) <= 12
+
+    def two_digits(i: int, j: int) -> str:
+        text = f"{min(values[i][j], 1.0):.2f}".replace("1.00", "1").replace("0.", ".")
+        return text.replace("-", "−") if roomy else ""
+
     return heat_map(
         "Similarity of layers: CKA of the images under their Grams",
         names,
         values,
-        text=lambda i, j: _two_digits(values[i][j]) if roomy else "",
-        said=lambda i, j: f"{names[i]} and {names[j]}: {values[i][j]:.3f}",
+        text=two_digits,
+        hint=lambda i, j: f"{names[i]} and {names[j]}: {values[i][j]:.3f}",
     )
-
-
-def _two_digits(value: float) -> str:
-    return "1" if value > 0.995 else f"{value:.2f}".replace("0.", ".").replace("-", "−")
 
 
 def layers_section(insight: Insight) -> Section:

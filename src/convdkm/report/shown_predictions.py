@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
 
-from convdkm.report.charts import figure
-from convdkm.report.heat import heat_map, reliability_diagram
+from convdkm.report import svg
+from convdkm.report.charts import (
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDTH,
+    area,
+    diagonal,
+    drawing,
+    figure,
+    grid,
+    keys,
+)
 from convdkm.report.markup import Markup, element, together
-from convdkm.report.outcome import Outcome
+from convdkm.report.outcome import Outcome, wilson
 from convdkm.report.page import Section, columns, table
-from convdkm.report.pictures import VIRIDIS, image_picture, matrix_picture
-from convdkm.report.scale import percent
+from convdkm.report.pictures import image_picture, matrix_picture
+from convdkm.report.rows import heat_map
+from convdkm.report.scale import Axis, percent, short
 from convdkm.training.metric_names import metric_rows
+from convdkm.training.metrics import Reliability
 
 MOST_NAMED = 20
 """Classes up to which the confusion matrix has names and numbers."""
@@ -36,6 +50,47 @@ def metrics_table(figures: Mapping[str, float]) -> Markup:
     return table(["", *parts], rows)
 
 
+def reliability_diagram(title: str, bins: Reliability) -> Markup:
+    """Accuracy against confidence, with 95% intervals, over how many images are in each bin."""
+    left, right, bottom, strip = LEFT, WIDTH - RIGHT, 262.0, 52.0
+    x_axis, y_axis = Axis(0, 1, left, right), Axis(0, 1, bottom, TOP)
+    edges, most = bins.edges.tolist(), float(bins.count.max())
+    base = bottom + 44 + strip
+    marks = []
+    for k, count in enumerate(bins.count.tolist()):
+        if not count:
+            continue
+        confidence, accuracy = float(bins.confidence[k]), float(bins.accuracy[k])
+        low, high = wilson(round(accuracy * count), count)
+        said = (
+            f"confidence {percent(edges[k])} to {percent(edges[k + 1])}: {count:,} images, mean"
+            f" confidence {percent(confidence)}, right {percent(accuracy)}"
+        )
+        start, width = x_axis(edges[k]) + 1, x_axis(edges[k + 1]) - x_axis(edges[k]) - 2
+        x, y = x_axis(confidence), y_axis(accuracy)
+        height = max(strip * math.sqrt(count / most), 1.0)
+        marks += [
+            svg.rect(start, y, width, bottom - y, "fill faint s0", hint=said),
+            svg.line(x, y_axis(low), x, y_axis(high), "whisker"),
+            svg.circle(x, y, 4.5, "dot s0", hint=said),
+            svg.rect(start, base - height, width, height, "fill s2", rx=1, hint=said),
+        ]
+    below = f"images in each bin (square root; at most {short(most)})"
+    labels = "confidence: probability of the class", "share that is right"
+    chart = drawing(
+        title,
+        WIDTH,
+        base + 22,
+        grid(x_axis, y_axis, forms=(percent, percent), labels=labels),
+        diagonal(x_axis, y_axis),
+        marks,
+        svg.line(left, base, right, base, "axis"),
+        svg.text(below, (left + right) / 2, base + 16),
+    )
+    entries = [(area(0), "share that is right, with its 95% interval"), (area(2), "images")]
+    return figure(title, chart, below=keys(entries))
+
+
 def calibration_section(outcome: Outcome, figures: Mapping[str, float]) -> Section:
     """Reliability diagram, calibration error, and all figures."""
     gap = outcome.overconfidence
@@ -55,34 +110,30 @@ def calibration_section(outcome: Outcome, figures: Mapping[str, float]) -> Secti
 def confusion_section(outcome: Outcome) -> Section:
     """Which classes are taken for which."""
     counts, names = outcome.confusion, outcome.class_names
-    of_class = counts.sum(1, keepdim=True).clamp(min=1)
-    shares = (counts / of_class).tolist()
-    most = float((counts / of_class).fill_diagonal_(0).max()) or 1.0
-    wrong = int(outcome.wrong.sum())
+    of_class = counts / counts.sum(1, keepdim=True).clamp(min=1)
+    shares = of_class.tolist()
     title = "Confusion matrix: rows are the truth, columns what was predicted"
     if len(names) <= MOST_NAMED:
-        numbers = counts.tolist()
+        times = counts.tolist()
+        mistakes = of_class.clone().fill_diagonal_(0)
+        mistakes = 0.9 * (mistakes / (mistakes.max() or 1.0)).sqrt()
         picture = heat_map(
             title,
             names,
-            [
-                [share if i == j else 0.9 * (share / most) ** 0.5 for j, share in enumerate(row)]
-                for i, row in enumerate(shares)
-            ],
-            text=lambda i, j: str(numbers[i][j]) if numbers[i][j] else "",
-            said=lambda i, j: (
-                f"{names[i]} taken for {names[j]}: {numbers[i][j]} times, {percent(shares[i][j])}"
+            (mistakes + of_class.diagonal().diag()).tolist(),
+            text=lambda i, j: str(times[i][j] or ""),
+            hint=lambda i, j: (
+                f"{names[i]} taken for {names[j]}: {times[i][j]} times, {percent(shares[i][j])}"
             ),
             labels=("truth", "prediction"),
             css=lambda i, j: "fill s2" if i == j else "fill s1",
         )
     else:
-        shade = torch.tensor(shares).sqrt()
-        image = element("img", src=matrix_picture(shade, 0, 1, VIRIDIS), alt=title, class_="big")
-        picture = figure(title, image)
+        address = matrix_picture(of_class.sqrt(), 0, 1)
+        picture = figure(title, element("img", src=address, alt=title, class_="big"))
     rows = [
-        [f"{names[true]} → {names[taken]}", str(times), percent(shares[true][taken])]
-        for true, taken, times in outcome.frequent_confusions(LISTED)
+        [f"{names[true]} → {names[taken]}", str(count), percent(shares[true][taken])]
+        for true, taken, count in outcome.frequent_confusions(LISTED)
     ]
     images = counts.sum(1).tolist()
     present = [k for k, count in enumerate(images) if count]
@@ -95,8 +146,8 @@ def confusion_section(outcome: Outcome) -> Section:
         table(["hardest classes", "images", "right"], hardest),
     ]
     lead = (
-        f"{wrong:,} of {len(outcome):,} test images are wrong. Mistakes have a scale of colour of"
-        " their own, up to the most frequent, so that rare ones are seen."
+        f"{int(outcome.wrong.sum()):,} of {len(outcome):,} test images are wrong. Mistakes have a"
+        " scale of colour of their own, up to the most frequent, so that rare ones are seen."
     )
     return Section("confusions", "Confusions", lead, [columns(picture, element("div", side))])
 

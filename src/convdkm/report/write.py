@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from convdkm.data import Dataset
@@ -65,11 +66,9 @@ def write_report(
     load = _cached({k: v for k, v in moved.items() if v is not None}) if data else None
     findings = []
     for folder in folders:
-        say = tell if alone else _beginning(f"{folder}: ", tell)
-        found = gather(folder, load, checkpoint=checkpoint, device=device, deep=alone, tell=say)
-        findings.append(found)
-    text = run_page(findings[0], images) if alone else compare_page(findings, file)
-    write_text(file, text)
+        say = tell if alone else partial(_say_of, folder, tell)
+        findings.append(gather(folder, load, checkpoint, device, deep=alone, tell=say))
+    write_text(file, run_page(findings[0], images) if alone else compare_page(findings, file))
     return file
 
 
@@ -82,10 +81,7 @@ def report_run(run: Run, output: str | Path | None, data: Dataset | None, images
     file = Path(output) if output is not None else Path(run.folder or "") / PAGE
     require_free(file, force=False)
     load: Load = of_settings if data is None else lambda *_: data
-    found = examine(run, Record.of(run), load)
-    if not found.record.has_curves:
-        found.missing.append("No learning curves: the run is kept in memory, and has no record.")
-    write_text(file, run_page(found, images))
+    write_text(file, run_page(examine(run, Record.of(run), load), images))
     return file
 
 
@@ -102,6 +98,10 @@ def require_free(file: Path, *, force: bool) -> None:
         raise InvalidInputError(
             f"{file} is there already, and is not a page of convdkm report; --force replaces it"
         )
+
+
+def _say_of(folder: Path, tell: Tell, text: str) -> None:
+    tell(f"{folder}: {text}")
 
 
 def _cached(moved: Mapping[str, str]) -> Load:
@@ -126,7 +126,3 @@ def _cached(moved: Mapping[str, str]) -> Load:
         return data
 
     return load
-
-
-def _beginning(words: str, tell: Tell) -> Tell:
-    return lambda text: tell(f"{words}{text}")

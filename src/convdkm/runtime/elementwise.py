@@ -1,16 +1,213 @@
-"""The work on every number of every map, which is most of what a step costs beside convolutions.
+"""The work on every entry of every map, which is most of what a step costs beside convolutions.
 
-Two engines do it: :class:`Piecewise` by PyTorch's own operations, and :class:`Compiled` by
-functions that ``torch.compile`` makes. They agree to rounding; see :class:`Engine`.
+An :class:`Engine` does it by PyTorch's own operations, on pieces of a map that stay in the
+processor's cache, and :class:`Compiled` by functions that ``torch.compile`` makes, in one pass over
+memory for each result. They agree to rounding.
 """
 
 from __future__ import annotations
 
-from convdkm.runtime.compiled import Compiled, compiled_engine
-from convdkm.runtime.engine import Engine
-from convdkm.runtime.piecewise import PIECEWISE, Piecewise
+import functools
+from collections.abc import Callable
 
-__all__ = ["PIECEWISE", "Compiled", "Engine", "Piecewise", "compiled_engine", "engine"]
+import torch
+from torch import Tensor
+
+from convdkm.runtime.compiled import attempted, compiled_for_rows
+from convdkm.runtime.maps import pieces, product, summed_products, without_autocast
+
+Saved = tuple[Tensor, Tensor, Tensor, "Tensor | None"]
+Gradients = tuple[Tensor, Tensor, Tensor, "Tensor | None"]
+
+
+def _learned(rows: Tensor, projection: Tensor, shift: Tensor | None) -> Tensor:
+    """U = QᵀV − u, as rows."""
+    result = product(rows, projection.T)
+    return result if shift is None else result.sub_(shift)
+
+
+class Engine:
+    r"""Works out the learned variance :math:`\max(k_{tt} - |V|^2, 0) + |Q^TV - u|^2`.
+
+    Maps are given as rows: V is ``(pixels, P)`` and :math:`k_{tt}`, the prior, ``(pixels,)``. The
+    first of the two terms is the residual.
+    """
+
+    def variance(
+        self, rows: Tensor, prior: Tensor, projection: Tensor, shift: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The variance and the residual, from V, ``k_tt``, Q and u."""
+        variance, residual = torch.empty_like(prior), torch.empty_like(prior)
+        for piece in pieces(rows):
+            part, left = rows[piece], residual[piece]
+            torch.sub(prior[piece], part.square().sum(1), out=left)
+            left.clamp_(min=0)
+            inner = _learned(part, projection, shift)
+            torch.add(left, inner.square_().sum(1), out=variance[piece])
+        return variance, residual
+
+    def variance_gradient(
+        self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
+    ) -> Gradients:
+        """Gradients by V, ``k_tt``, Q and u.
+
+        Args:
+            grad: gradient by the variance.
+            by_product: gradient by ``V · matrixᵀ``.
+            matrix: what V was multiplied by besides.
+            saved: V, the residual, Q and u.
+        """
+        rows, residual, projection, shift = saved
+        by_rows, by_projection = torch.empty_like(rows), torch.zeros_like(projection)
+        by_shift = None if shift is None else torch.zeros_like(shift)
+        by_prior = grad.masked_fill(residual == 0, 0)
+        for piece in pieces(rows):
+            part, out = rows[piece], by_rows[piece]
+            inner = _learned(part, projection, shift).mul_(2 * grad[piece, None])
+            torch.mul(part, -2 * by_prior[piece, None], out=out)
+            out.addmm_(by_product[piece], matrix).addmm_(inner, projection.T)
+            by_projection.addmm_(part.T, inner)
+            if by_shift is not None:
+                by_shift.sub_(inner.sum(0))
+        return by_rows, by_prior, by_projection, by_shift
+
+    def diagonal_variance(
+        self, rows: Tensor, prior: Tensor, roots: Tensor, shift: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        r"""As :meth:`variance` for :math:`Q^T V - u` whose norm is that of :math:`\Sigma V - t`.
+
+        Args:
+            rows, prior: as there.
+            roots: the diagonal of Σ, ``(P,)``.
+            shift: t, ``(P,)``; zero if not given.
+        """
+        variance, residual = torch.empty_like(prior), torch.empty_like(prior)
+        # A sum over few numbers side by side is slow where it is not a product.
+        ones, squares = torch.ones_like(roots), roots.square()
+        with without_autocast(rows):
+            for piece in pieces(rows):
+                part, left, out = rows[piece], residual[piece], variance[piece]
+                square = part.square()
+                torch.sub(prior[piece], square @ ones, out=left)
+                left.clamp_(min=0)
+                if shift is None:
+                    torch.add(left, square @ squares, out=out)
+                else:
+                    inner = torch.addcmul(-shift, part, roots, out=square).square_()
+                    torch.add(left, inner @ ones, out=out)
+        return variance, residual
+
+    def diagonal_gradient(
+        self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
+    ) -> Gradients:
+        r"""As :meth:`variance_gradient`; ``saved`` holds Σ in place of Q, and t.
+
+        In the places of the gradients by Q and u stand the weighted moments of V,
+        :math:`\sum_r \bar g_r V_r V_r^T` and :math:`\sum_r \bar g_r V_r`.
+        """
+        rows, residual, roots, shift = saved
+        by_rows, second = torch.empty_like(rows), rows.new_zeros(rows.shape[1], rows.shape[1])
+        first = None if shift is None else torch.zeros_like(shift)
+        by_prior = grad.masked_fill(residual == 0, 0)
+        for piece in pieces(rows):
+            part, out, weight = rows[piece], by_rows[piece], grad[piece, None]
+            inner = part * roots
+            if shift is not None:
+                inner.sub_(shift)
+            inner.mul_(roots).mul_(weight)
+            torch.addcmul(inner, part, by_prior[piece, None], value=-1, out=out).mul_(2)
+            out.addmm_(by_product[piece], matrix)
+            weighted = torch.mul(part, weight, out=inner)
+            second.addmm_(part.T, weighted)
+            if first is not None:
+                first.add_(weighted.sum(0))
+        return by_rows, by_prior, second, first
+
+
+PIECEWISE = Engine()
+
+
+def _variance(rows: Tensor, inner: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+    residual = (prior - (rows * rows).sum(1)).clamp(min=0)
+    return residual + (inner * inner).sum(1), residual
+
+
+def _variance_gradient(
+    rows: Tensor, inner: Tensor, grad: Tensor, residual: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    by_prior = torch.where(residual == 0, 0, grad)
+    return -2 * by_prior[:, None] * rows, 2 * grad[:, None] * inner, by_prior
+
+
+def diagonal_variance(
+    rows: Tensor, prior: Tensor, roots: Tensor, shift: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """See :meth:`Engine.diagonal_variance`; also of maps, where the others broadcast to them."""
+    inner = rows * roots if shift is None else rows * roots - shift
+    return _variance(rows, inner, prior)
+
+
+def _diagonal_gradient(
+    rows: Tensor, grad: Tensor, residual: Tensor, roots: Tensor, shift: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    by_prior = torch.where(residual == 0, 0, grad)
+    inner = rows * roots if shift is None else rows * roots - shift
+    weight = grad[:, None]
+    return 2 * (weight * roots * inner - by_prior[:, None] * rows), weight * rows, by_prior
+
+
+class Compiled(Engine):
+    """The same by functions of ``torch.compile``."""
+
+    def __init__(self) -> None:
+        self._variance: Callable[..., tuple[Tensor, Tensor]] = compiled_for_rows(_variance)
+        self._variance_gradient = compiled_for_rows(_variance_gradient)
+        self._diagonal_variance: Callable[..., tuple[Tensor, Tensor]] = compiled_for_rows(
+            diagonal_variance, any_width=True
+        )
+        self._diagonal_gradient = compiled_for_rows(_diagonal_gradient, any_width=True)
+
+    def variance(
+        self, rows: Tensor, prior: Tensor, projection: Tensor, shift: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return self._variance(rows, _learned(rows, projection, shift), prior)
+
+    def diagonal_variance(
+        self, rows: Tensor, prior: Tensor, roots: Tensor, shift: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        return self._diagonal_variance(rows, prior, roots, shift)
+
+    def variance_gradient(
+        self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
+    ) -> Gradients:
+        rows, residual, projection, shift = saved
+        inner = _learned(rows, projection, shift)
+        by_rows, inner, by_prior = self._variance_gradient(rows, inner, grad, residual)
+        by_rows.addmm_(by_product, matrix).addmm_(inner, projection.T)
+        by_shift = None if shift is None else -inner.sum(0)
+        return by_rows, by_prior, summed_products(rows, inner), by_shift
+
+    def diagonal_gradient(
+        self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
+    ) -> Gradients:
+        rows, residual, roots, shift = saved
+        by_rows, weighted, by_prior = self._diagonal_gradient(rows, grad, residual, roots, shift)
+        by_rows.addmm_(by_product, matrix)
+        first = None if shift is None else weighted.sum(0)
+        return by_rows, by_prior, summed_products(rows, weighted), first
+
+
+@functools.cache
+def compiled_engine() -> Compiled | None:
+    """The compiled engine, tried out; None (and a warning in the log) where nothing compiles."""
+
+    def make() -> Compiled:
+        engine = Compiled()
+        with torch.no_grad():
+            engine.diagonal_variance(torch.zeros(24, 16), torch.ones(24), torch.ones(16), None)
+        return engine
+
+    return attempted(make)
 
 
 def engine(*, compiled: bool) -> Engine:

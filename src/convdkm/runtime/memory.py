@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import torch
-
-from convdkm.runtime.tracing import trace
+from torch.autograd.profiler import profile
 
 _ALLOCATION = "[memory]"
 _MEMINFO = Path("/proc/meminfo")
 _OWN_GROUPS = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
 _CPU = torch.device("cpu")
+
+
+def trace(action: Callable[[], object], *, memory: bool = False) -> list[Any]:
+    """The profiler's events of an action, on the CPU, in the order of their start."""
+    # Else its library prints a line when it starts and when it stops.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    with profile(profile_memory=memory) as traced:
+        action()
+    results = traced.kineto_results
+    if results is None:
+        raise RuntimeError("this build of torch has a profiler that records nothing")
+    return sorted(results.events(), key=lambda event: event.start_ns())
 
 
 def peak_memory(action: Callable[[], object], device: torch.device = _CPU) -> int:
@@ -50,18 +63,15 @@ def available_memory(device: torch.device = _CPU) -> int | None:
         return int(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu":
         return None
-    left = [*_left_on_machine(), *_left_in_groups()]
+    left = list(_left_by_linux())
     return max(0, min(left)) if left else None
 
 
-def _left_on_machine() -> Iterator[int]:
-    kibibytes = _numbers(_MEMINFO).get("MemAvailable")
+def _left_by_linux() -> Iterator[int]:
+    """What the machine has left, and each control group of this process, of either version."""
+    kibibytes = _fields(_MEMINFO).get("MemAvailable")
     if kibibytes is not None:
         yield kibibytes * 1024
-
-
-def _left_in_groups() -> Iterator[int]:
-    """What each control group that this process is in has left, in both versions of Linux's."""
     for line in _text(_OWN_GROUPS).splitlines():
         _, controllers, place = line.split(":", 2)
         if controllers == "":
@@ -76,12 +86,12 @@ def _left_in_groups() -> Iterator[int]:
             most, used = (_text(group / name).strip() for name in names[:2])
             if most.isdigit() and used.isdigit():  # "max" is no limit
                 # Pages of files that are not in use are given up when memory is asked for.
-                yield int(most) - int(used) + _numbers(group / "memory.stat").get(names[2], 0)
+                yield int(most) - int(used) + _fields(group / "memory.stat").get(names[2], 0)
             if group == root:
                 break
 
 
-def _numbers(path: Path) -> dict[str, int]:
+def _fields(path: Path) -> dict[str, int]:
     """Lines such as ``name: 12 kB`` or ``name 12`` by their names."""
     parts = (line.replace(":", " ").split() for line in _text(path).splitlines())
     return {part[0]: int(part[1]) for part in parts if len(part) > 1 and part[1].isdigit()}

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from convdkm.runtime.simplify import simplified
-from convdkm.runtime.tape import Call, Slot, Tape, slots_of
+from convdkm.runtime.tape import Call, Slot, Tape
 
 
 def recorded(
@@ -32,17 +32,9 @@ def recorded(
     tape = Tape(inputs)
     with tape:
         results = [tape.slot(result) for result in function()]
-    return program(tape, results)
-
-
-def program(tape: Tape, results: Sequence[Slot]) -> Callable[..., list[Tensor]]:
-    """The program that plays a tape."""
     outside = {*tape.inputs, *tape.constants}
     calls, results = simplified(tape.calls, results, outside, tape.sizes)
-    writer = _Writer()
-    for slot, tensor in tape.constants.items():
-        writer.names[slot] = writer.constant(tensor.detach())
-    return writer.written(calls, tape.inputs, results)
+    return _written(calls, tape, results)
 
 
 _PLAIN = {"aten::_unsafe_view": "view"}
@@ -69,64 +61,51 @@ def _quickest(call: Call) -> Call:
     return call
 
 
-class _Writer:
-    """Writes a tape as the source of a Python function."""
+def _written(
+    calls: Sequence[Call], tape: Tape, results: Sequence[Slot]
+) -> Callable[..., list[Tensor]]:
+    """The operations of a tape as a Python function, which is written and compiled."""
+    values: dict[str, Any] = {slot: tensor.detach() for slot, tensor in tape.constants.items()}
+    names: dict[int, str] = {}
 
-    def __init__(self) -> None:
-        self.globals: dict[str, Any] = {}
-        self.names: dict[Slot, str] = {}
-        self._known: dict[Any, str] = {}
-
-    def constant(self, value: Any) -> str:
+    def constant(value: Any) -> str:
         """The name of a value that is the same whenever the program runs."""
-        key = id(value)
-        if key not in self._known:
-            self._known[key] = f"c{len(self.globals)}"
-            self.globals[self._known[key]] = value
-        return self._known[key]
+        name = names.setdefault(id(value), f"c{len(names)}")
+        values[name] = value
+        return name
 
-    def text(self, value: Any) -> str:
+    def text(value: Any) -> str:
         """An argument."""
         if isinstance(value, Slot):
-            return self.names[value]
+            return value
         if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-            inside = "".join(f"{self.text(each)}, " for each in value)
-            kind = self.constant(type(value)) if hasattr(value, "_fields") else ""
+            inside = "".join(f"{text(each)}, " for each in value)
+            kind = constant(type(value)) if hasattr(value, "_fields") else ""
             return f"[{inside}]" if isinstance(value, list) else f"{kind}({inside})"
         literal = value is None or isinstance(value, (bool, int, str))
         if literal or (isinstance(value, float) and math.isfinite(value)):
             return repr(value)
-        return self.constant(value)
+        return constant(value)
 
-    def target(self, value: Any) -> str:
+    def target(value: Any) -> str:
         """What a result is assigned to."""
-        if isinstance(value, Slot):
-            return self.names.setdefault(value, f"t{value.place}")
         if isinstance(value, (tuple, list)):
-            return "[" + ", ".join(self.target(each) for each in value) + "]"
-        return "_"
+            return "[" + ", ".join(map(target, value)) + "]"
+        return value if isinstance(value, Slot) else "_"
 
-    def written(
-        self, calls: Sequence[Call], inputs: Sequence[Slot], results: Sequence[Slot]
-    ) -> Callable[..., list[Tensor]]:
-        for slot in inputs:
-            self.names[slot] = f"t{slot.place}"
-        last = {}
-        for number, call in enumerate(calls):
-            for slot in slots_of((call.arguments, call.options, call.results)):
-                last[slot] = number
-        stays = {*inputs, *results, *(s for s, n in self.names.items() if n.startswith("c"))}
-        lines = [f"def play({', '.join(self.names[slot] for slot in inputs)}):"]
-        for number, call in enumerate(map(_quickest, calls)):
-            given = [self.text(each) for each in call.arguments]
-            given += [f"{name}={self.text(value)}" for name, value in call.options.items()]
-            made = f"{self.constant(call.function)}({', '.join(given)})"
-            slots = slots_of((call.arguments, call.options, call.results))
-            new = [slot for slot in slots_of(call.results) if slot not in self.names]
-            lines.append(f" {self.target(call.results)} = {made}" if new else f" {made}")
-            done = {self.names[s] for s in slots if last[s] == number and s not in stays}
-            lines += [f" del {', '.join(sorted(done))}"] if done else []
-        lines.append(f" return [{', '.join(self.names[slot] for slot in results)}]")
-        exec(compile("\n".join(lines), "<tape>", "exec"), self.globals)
-        play = self.globals["play"]
-        return torch.no_grad()(play)
+    there = {*tape.inputs, *tape.constants}
+    stays = {*there, *results}
+    last = {slot: place for place, call in enumerate(calls) for slot in (*call.given, *call.made)}
+    lines = [f"def play({', '.join(tape.inputs)}):"]
+    for place, call in enumerate(map(_quickest, calls)):
+        given = [text(each) for each in call.arguments]
+        given += [f"{name}={text(value)}" for name, value in call.options.items()]
+        line = f"{constant(call.function)}({', '.join(given)})"
+        if not there.issuperset(call.made):
+            there.update(call.made)
+            line = f"{target(call.results)} = {line}"
+        done = {slot for slot in (*call.given, *call.made) if last[slot] == place} - stays
+        lines += [f" {line}", *([f" del {', '.join(sorted(done))}"] if done else [])]
+    lines.append(f" return [{', '.join(results)}]")
+    exec(compile("\n".join(lines), "<tape>", "exec"), values)
+    return torch.no_grad()(values["play"])

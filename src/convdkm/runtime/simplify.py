@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from convdkm.runtime.tape import Call, Slot, mapped, slots_of
+from convdkm.runtime.tape import Call, Slot, mapped
 
 _IDLE = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
 """Operations that do nothing where there is no derivative."""
@@ -28,22 +28,17 @@ def simplified(
     outside: AbstractSet[Slot],
     sizes: Mapping[Slot, int],
 ) -> tuple[list[Call], list[Slot]]:
-    """A shorter tape that does the same.
+    """A shorter tape that does the same, and where its results are.
 
     Args:
         calls: the operations.
         results: what is asked for.
         outside: inputs and constants, which live on.
-        sizes: numbers in every tensor.
-
-    Returns:
-        The operations, and where the results are.
+        sizes: entries of every tensor.
     """
     memory = Memory(calls)
     calls, results = _without_repetition(calls, results, memory, sizes)
-    calls = _needed(calls, results)
-    calls, results = _without_copies(calls, results, memory, outside)
-    return calls, results
+    return _without_copies(_needed(calls, results), results, memory, outside)
 
 
 class Memory:
@@ -51,16 +46,14 @@ class Memory:
 
     def __init__(self, calls: Sequence[Call]) -> None:
         self._parent: dict[Slot, Slot] = {}
-        changed: list[Slot] = []
         for call in calls:
-            given = slots_of((call.arguments, call.options))
-            made = slots_of(call.results)
             if not call.pure or _shares(call.function):
-                for slot in (*given, *made):
-                    self._join((*given, *made)[0], slot)
-            if not call.pure:
-                changed += given
-        self._changed = {self.of(slot) for slot in changed}
+                first, *others = (*call.given, *call.made)
+                for slot in others:
+                    one, other = self.of(first), self.of(slot)
+                    if one != other:
+                        self._parent[other] = one
+        self._changed = {self.of(slot) for call in calls if not call.pure for slot in call.given}
 
     def of(self, slot: Slot) -> Slot:
         """A name of the memory that a tensor lies in."""
@@ -72,11 +65,6 @@ class Memory:
         """Whether an operation changes its arguments, of which this may be one."""
         return self.of(slot) in self._changed
 
-    def _join(self, one: Slot, other: Slot) -> None:
-        first, second = self.of(one), self.of(other)
-        if first != second:
-            self._parent[second] = first
-
 
 def _shares(function: Any) -> bool:
     if not isinstance(function, OpOverload):
@@ -85,18 +73,22 @@ def _shares(function: Any) -> bool:
     return function in _SHARING or any(each.alias_info is not None for each in returns)
 
 
-def _is_repeatable(function: Any) -> bool:
-    """Whether the same arguments give the same result."""
-    random = torch.Tag.nondeterministic_seeded
+def _is_repeatable(call: Call) -> bool:
+    """Whether the same arguments give the same result, and that is all it does."""
+    if not call.pure or not isinstance(call.results, Slot):
+        return False
+    function, random = call.function, torch.Tag.nondeterministic_seeded
     return isinstance(function, OpOverload) and random not in function.tags
 
 
-def _replaced(value: Any, same: Mapping[Slot, Slot]) -> Any:
-    if isinstance(value, Slot):
-        return same.get(value, value)
-    if isinstance(value, dict):
-        return {name: _replaced(each, same) for name, each in value.items()}
-    return mapped(lambda each: _replaced(each, same), value)
+def _replaced(call: Call, same: Mapping[Slot, Slot]) -> Call:
+    """A call with other slots for its arguments."""
+
+    def replacement(each: Any) -> Any:
+        return same.get(each, each) if isinstance(each, Slot) else each
+
+    arguments, options = mapped(replacement, (call.arguments, call.options))
+    return replace(call, arguments=arguments, options=options)
 
 
 def _without_repetition(
@@ -107,23 +99,21 @@ def _without_repetition(
     done: dict[str, Slot] = {}
     largest = KEPT_SHARE * max(sizes.values(), default=0)
     kept = []
-    for call in calls:
-        arguments, options = _replaced(call.arguments, same), _replaced(call.options, same)
+    for original in calls:
+        call, made = _replaced(original, same), original.results
         if call.function in _IDLE:
-            same[call.results] = arguments[0]
+            same[made] = call.arguments[0]
             continue
-        made = call.results
-        if call.pure and isinstance(made, Slot) and _is_repeatable(call.function):
-            view = _shares(call.function)
-            slots = [made, *slots_of((arguments, options))]
+        if _is_repeatable(call):
             small = sizes.get(made, 0) <= largest
-            if view or (small and not any(memory.is_changed(slot) for slot in slots)):
-                key = f"{call.function} {arguments!r} {options!r}"
+            changed = any(map(memory.is_changed, (made, *call.given)))
+            if _shares(call.function) or (small and not changed):
+                key = f"{call.function} {call.arguments!r} {call.options!r}"
                 if key in done:
                     same[made] = done[key]
                     continue
                 done[key] = made
-        kept.append(replace(call, arguments=arguments, options=options))
+        kept.append(call)
     return kept, [same.get(slot, slot) for slot in results]
 
 
@@ -131,8 +121,8 @@ def _needed(calls: Sequence[Call], results: Sequence[Slot]) -> list[Call]:
     """Without operations whose results nobody uses."""
     used, kept = set(results), []
     for call in reversed(calls):
-        if not call.pure or used.intersection(slots_of(call.results)):
-            used.update(slots_of((call.arguments, call.options)))
+        if not call.pure or used.intersection(call.made):
+            used.update(call.given)
             kept.append(call)
     return kept[::-1]
 
@@ -141,16 +131,14 @@ def _without_copies(
     calls: Sequence[Call], results: Sequence[Slot], memory: Memory, outside: AbstractSet[Slot]
 ) -> tuple[list[Call], list[Slot]]:
     """Without copies of tensors that are of no use afterwards: the original takes their place."""
-    last: dict[Slot, int] = {memory.of(slot): len(calls) for slot in (*outside, *results)}
-    for number, call in enumerate(calls):
-        for slot in slots_of((call.arguments, call.options)):
-            last[memory.of(slot)] = max(number, last.get(memory.of(slot), 0))
+    last = {memory.of(slot): place for place, call in enumerate(calls) for slot in call.given}
+    last |= {memory.of(slot): len(calls) for slot in (*outside, *results)}
     same: dict[Slot, Slot] = {}
     kept = []
-    for number, call in enumerate(calls):
-        arguments, options = _replaced(call.arguments, same), _replaced(call.options, same)
-        if call.is_plain_copy and last[memory.of(call.arguments[0])] == number:
-            same[call.results] = arguments[0]
-            continue
-        kept.append(replace(call, arguments=arguments, options=options))
+    for place, original in enumerate(calls):
+        call = _replaced(original, same)
+        if call.is_plain_copy and last[memory.of(original.arguments[0])] == place:
+            same[call.results] = call.arguments[0]
+        else:
+            kept.append(call)
     return kept, [same.get(slot, slot) for slot in results]

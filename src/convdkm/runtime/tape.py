@@ -7,12 +7,13 @@ control flow, shapes, constants) is done once, while recording.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
@@ -24,17 +25,18 @@ from convdkm.errors import ConvDKMError
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
+_Kind = TypeVar("_Kind")
 
 
 class NotRecordableError(ConvDKMError, RuntimeError):
     """A function does what cannot be played again from a tape."""
 
 
-@dataclass(frozen=True)
-class Slot:
-    """A tensor or a number on a tape, the ``place``-th that it has seen."""
+class Slot(str):
+    """The name of a tensor or a number on a tape."""
 
-    place: int
+    __slots__ = ()
+    __repr__ = str.__str__
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,33 @@ class Call:
     results: Any
     pure: bool
     is_plain_copy: bool = False
+
+    @cached_property
+    def given(self) -> list[Slot]:
+        """The slots among arguments and options, in order."""
+        return _found(Slot, (self.arguments, self.options))
+
+    @cached_property
+    def made(self) -> list[Slot]:
+        """The slots among the results, in order."""
+        return _found(Slot, self.results)
+
+
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Nested tuples (also named), lists and dictionaries, with a function of what they hold."""
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        inside = [mapped(function, each) for each in value]
+        return type(value)(*inside) if hasattr(value, "_fields") else type(value)(inside)
+    if isinstance(value, dict):
+        return {name: mapped(function, each) for name, each in value.items()}
+    return function(value)
+
+
+def _found(kind: type[_Kind], value: Any) -> list[_Kind]:
+    """All of a kind in tuples, lists and dictionaries, in order."""
+    found: list[_Kind] = []
+    mapped(lambda each: found.append(each) if isinstance(each, kind) else None, value)
+    return found
 
 
 _TAPE: ContextVar[Tape | None] = ContextVar("tape", default=None)
@@ -84,6 +113,20 @@ def leaf(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Resul
     return call
 
 
+def _arithmetic(function: Callable[..., Any]) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """An operator's method of recorded numbers, and the one for a number on the right."""
+
+    def noted(tape: Tape, *operands: Any) -> Any:
+        if not all(isinstance(each, (int, float, RecordedNumber)) for each in operands):
+            return NotImplemented
+        return tape.note(function, operands, {}, pure=True)
+
+    return (
+        lambda self, *other: noted(self.tape, self, *other),
+        lambda self, other: noted(self.tape, other, self),
+    )
+
+
 class RecordedNumber:
     """A number that was read from a tensor, or worked out of such.
 
@@ -104,37 +147,11 @@ class RecordedNumber:
             raise NotRecordableError("a number of a tape is used when recording is over")
         return tape.note(func, args, kwargs or {})
 
-    def _do(self, function: Callable[..., Any], *both: Any) -> Any:
-        if not all(isinstance(each, (int, float, RecordedNumber)) for each in both):
-            return NotImplemented
-        return self.tape.note(function, both, {}, pure=True)
-
-    def __add__(self, other: Any) -> Any:
-        return self._do(operator.add, self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._do(operator.add, other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._do(operator.sub, self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._do(operator.sub, other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._do(operator.mul, self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._do(operator.mul, other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._do(operator.truediv, self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._do(operator.truediv, other, self)
-
-    def __neg__(self) -> Any:
-        return self._do(operator.neg, self)
+    __add__, __radd__ = _arithmetic(operator.add)
+    __sub__, __rsub__ = _arithmetic(operator.sub)
+    __mul__, __rmul__ = _arithmetic(operator.mul)
+    __truediv__, __rtruediv__ = _arithmetic(operator.truediv)
+    __neg__ = _arithmetic(operator.neg)[0]
 
     def _looked_at(self, *_: object) -> NoReturn:
         raise NotRecordableError("what it does depends on a number that it reads from a tensor")
@@ -163,7 +180,7 @@ class Tape(TorchDispatchMode):
         self.sizes: dict[Slot, int] = {}
         self._slots = WeakTensorKeyDictionary()
         self._numbers: dict[int, tuple[Slot, RecordedNumber]] = {}
-        self._count = 0
+        self._count = itertools.count()
         self.inputs = [self._added(tensor) for tensor in inputs]
         self._token: Any = None
 
@@ -198,13 +215,12 @@ class Tape(TorchDispatchMode):
         pure: bool = False,
     ) -> Any:
         """Call a function, note the call, and nothing of what is done inside."""
-        if torch.is_grad_enabled() and _needs_gradient((*arguments, *options.values())):
+        tensors = _found(Tensor, (arguments, options))
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
             raise NotRecordableError(f"{function} is asked for a derivative")
         with self.unseen():
-            result = function(
-                *mapped(_value, arguments),
-                **{name: _value(each) for name, each in options.items()},
-            )
+            arguments_now, options_now = mapped(_value, (arguments, options))
+            result = function(*arguments_now, **options_now)
         if isinstance(result, float):
             result = RecordedNumber(self, result)
         self.add(function, arguments, options, result, pure=pure)
@@ -236,14 +252,15 @@ class Tape(TorchDispatchMode):
         pure: bool,
     ) -> None:
         """Note a call that was made."""
-        given = self._encoded(arguments)
-        named = {name: self._encoded(value) for name, value in options.items()}
-        copies = function is torch.ops.aten.clone.default and _is_laid_out_as(result, arguments[0])
-        self.calls.append(Call(function, given, named, self._results(result), pure, copies))
+        given, named = mapped(self._argument, (arguments, options))
+        copies = function is torch.ops.aten.clone.default and (
+            result.stride() == arguments[0].stride()
+        )
+        made = mapped(self._result, result)
+        self.calls.append(Call(function, given, named, made, pure, copies))
 
     def _added(self, value: Tensor | RecordedNumber) -> Slot:
-        slot = Slot(self._count)
-        self._count += 1
+        slot = Slot(f"t{next(self._count)}")
         if isinstance(value, RecordedNumber):
             self._numbers[id(value)] = (slot, value)
         else:
@@ -251,53 +268,18 @@ class Tape(TorchDispatchMode):
             self.sizes[slot] = value.numel()
         return slot
 
-    def _encoded(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return self.slot(value)
-        if isinstance(value, RecordedNumber):
-            return self._numbers[id(value)][0]
+    def _argument(self, value: Any) -> Any:
         if isinstance(value, torch.Generator):
             raise NotRecordableError("it draws from a random generator of its own")
-        return mapped(self._encoded, value)
-
-    def _results(self, value: Any) -> Any:
         if isinstance(value, RecordedNumber):
-            return self._added(value)
+            return self._numbers[id(value)][0]
+        return self.slot(value) if isinstance(value, Tensor) else value
+
+    def _result(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return self._slots.get(value) or self._added(value)
-        return mapped(self._results, value)
+        return self._added(value) if isinstance(value, RecordedNumber) else value
 
 
 def _value(argument: Any) -> Any:
-    return argument.value if isinstance(argument, RecordedNumber) else mapped(_value, argument)
-
-
-def mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """A tuple or list (a named one, too) with a function applied to each; the rest as it is."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(function, value))
-    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        return type(value)(map(function, value))
-    return value
-
-
-def _is_laid_out_as(copy: Tensor, original: Tensor) -> bool:
-    """Whether the original could stand for its copy: its numbers lie apart, in the same order."""
-    return copy.stride() == original.stride()
-
-
-def _needs_gradient(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.requires_grad
-    return isinstance(value, (tuple, list)) and any(map(_needs_gradient, value))
-
-
-def slots_of(value: Any) -> list[Slot]:
-    """The slots in an argument or result, in order."""
-    if isinstance(value, Slot):
-        return [value]
-    if isinstance(value, (tuple, list)):
-        return [slot for each in value for slot in slots_of(each)]
-    if isinstance(value, dict):
-        return [slot for each in value.values() for slot in slots_of(each)]
-    return []
+    return argument.value if isinstance(argument, RecordedNumber) else argument

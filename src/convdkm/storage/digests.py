@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from mmap import ACCESS_READ, mmap
 from pathlib import Path
@@ -37,9 +37,9 @@ class DamagedError(ConvDKMError, ValueError):
 
 
 @contextmanager
-def sealing(path: Path, before: Callable[[], None] | None = None) -> Iterator[Path]:
+def sealing(path: Path) -> Iterator[Path]:
     """``files.replacing`` for a file with a blank digest, which is filled in."""
-    with replacing(path, before) as temporary:
+    with replacing(path) as temporary:
         yield temporary
         with temporary.open("r+b") as file:
             with mmap(file.fileno(), 0, access=ACCESS_READ) as content:
@@ -51,14 +51,10 @@ def sealing(path: Path, before: Callable[[], None] | None = None) -> Iterator[Pa
 
 
 def check_digest(path: Path) -> bool:
-    """Whether a file has a digest: one that is right.
-
-    Returns:
-        False for a file without one, such as older versions wrote: it cannot be checked.
+    """Whether a file has a digest, and so can be checked.
 
     Raises:
         DamagedError: the content is not what the digest says.
-        OSError: the file cannot be read.
     """
     if not path.stat().st_size:
         return False

@@ -12,11 +12,11 @@ import platform
 import shlex
 import stat
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from convdkm.errors import CannotWriteError, ConvDKMError, InvalidInputError
 from convdkm.storage.text import writable
@@ -47,35 +47,29 @@ def writing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path, before: Callable[[], None] | None = None) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` to write to; it takes the place of ``path`` at the end.
 
     The old file stays until the new one is on disk, whatever happens in between.
-
-    Args:
-        path: of the file.
-        before: called when the new file is on disk, before it takes the place of the old one.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             yield temporary
-            move_into_place(temporary, path, before)
+            move_into_place(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
 
 
-def move_into_place(temporary: Path, path: Path, before: Callable[[], None] | None = None) -> None:
+def move_into_place(temporary: Path, path: Path) -> None:
     """Let a file that is complete take the place of ``path``; see :func:`replacing`."""
-    flush_to_disk(temporary)
-    if before is not None:
-        before()
+    _flush_to_disk(temporary)
     os.replace(temporary, path)
-    flush_to_disk(path.parent)
+    _flush_to_disk(path.parent)
 
 
-def flush_to_disk(path: Path) -> None:
+def _flush_to_disk(path: Path) -> None:
     """Make sure that a file's content, or a folder's names, survive a power cut."""
     if path.is_dir() and os.name == "nt":
         return
@@ -94,8 +88,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON file, atomically; what JSON cannot hold is written as text."""
-    default: Callable[[Any], str] = str
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False, default=default) + "\n")
+    write_text(path, json.dumps(content, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def require_regular(path: Path) -> None:
@@ -160,21 +153,6 @@ def locked(path: Path, taken: str, advice: str) -> Iterator[None]:
         InvalidInputError: another process holds it: what is ``taken``, by whom, and the ``advice``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked_handle(path, taken, advice) as handle:
-        handle.seek(0)
-        handle.truncate()
-        handle.write(json.dumps(_this_process()) + "\n")
-        handle.flush()
-        yield
-
-
-def holder(path: Path) -> dict[str, Any]:
-    """Who holds a lock, or held it last: ``process``, ``host``, ``since`` and ``command``."""
-    return read_mapping(path) or {}
-
-
-@contextmanager
-def _locked_handle(path: Path, taken: str, advice: str) -> Iterator[IO[str]]:
     while True:
         with path.open("a", encoding="utf-8") as handle:
             with suppress(ImportError):
@@ -183,22 +161,26 @@ def _locked_handle(path: Path, taken: str, advice: str) -> Iterator[IO[str]]:
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
-                    who = holder(path)
-                    name = (
-                        f"process {who['process']} on {who['host']}" if who else "another process"
-                    )
-                    since = f" since {who['since']}" if who else ""
-                    raise InvalidInputError(f"{taken} by {name}{since}; {advice}") from None
-            # One that was removed between opening and locking locks nothing.
-            if path.exists() and os.path.samestat(path.stat(), os.fstat(handle.fileno())):
-                yield handle
-                return
+                    name = "another process"
+                    if who := holder(path):
+                        name = f"process {who['process']} on {who['host']} since {who['since']}"
+                    raise InvalidInputError(f"{taken} by {name}; {advice}") from None
+            # A file that was removed between opening and locking locks nothing.
+            if not (path.exists() and os.path.samestat(path.stat(), os.fstat(handle.fileno()))):
+                continue
+            process = {
+                "process": os.getpid(),
+                "host": platform.node(),
+                "since": datetime.now().astimezone().isoformat(timespec="seconds"),
+                "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            }
+            handle.truncate(0)
+            handle.write(json.dumps(process) + "\n")
+            handle.flush()
+            yield
+            return
 
 
-def _this_process() -> dict[str, Any]:
-    return {
-        "process": os.getpid(),
-        "host": platform.node(),
-        "since": datetime.now().astimezone().isoformat(timespec="seconds"),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-    }
+def holder(path: Path) -> dict[str, Any]:
+    """Who holds a lock, or held it last: ``process``, ``host``, ``since`` and ``command``."""
+    return read_mapping(path) or {}

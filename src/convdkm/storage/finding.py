@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from convdkm.errors import InvalidInputError
 from convdkm.storage.digests import check_digest
+from convdkm.storage.files import read_json
 
 State = Literal["ok", "readable", "no digest", "damaged"]
 OLD = "written by an older version: it can be read, but not checked"
@@ -19,12 +19,9 @@ OLD = "written by an older version: it can be read, but not checked"
 class Finding:
     """What is known of a file.
 
-    Attributes:
-        path: of the file.
-        state: ``ok`` if it is, bit for bit, what was written; ``readable`` for tables and settings,
-            which have no digest and make sense; ``no digest`` for a file that should have one but
-            is older; or ``damaged``.
-        detail: why.
+    Its state is ``ok`` if it is, bit for bit, what was written; ``readable`` for tables and
+    settings, which have no digest and make sense; ``no digest`` for a file that should have one but
+    is older; or ``damaged``. The detail says why.
     """
 
     path: Path
@@ -61,7 +58,7 @@ def reason_of(error: Exception, path: Path) -> str:
 
 def values_of(path: Path) -> dict[str, Any]:
     """The content of a JSON file that holds values by name."""
-    content = json.loads(path.read_text(encoding="utf-8"))
+    content = read_json(path)
     if not isinstance(content, dict):
         raise InvalidInputError("it holds no values by name")
     return content

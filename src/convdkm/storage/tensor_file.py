@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,7 @@ class TensorFormat:
 
     Attributes:
         key: of the description in the file's metadata; one of :data:`NAMES`.
-        version: of the layout; raised whenever an older program could not read it. (The digest did
-            not raise it: older programs pass over it.)
+        version: of the layout; raised whenever an older program could not read it.
         error: what is raised for files that cannot be read.
         origin: where such files come from.
     """
@@ -43,18 +42,11 @@ class TensorFormat:
     origin: str
 
     def write(
-        self,
-        path: Path,
-        tensors: Mapping[str, Tensor],
-        description: Mapping[str, Any],
-        before: Callable[[], None] | None = None,
+        self, path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, Any]
     ) -> None:
-        """Write atomically: a reader sees the old file or the new one, whole.
-
-        ``before`` is that of :func:`convdkm.storage.files.replacing`.
-        """
+        """Write atomically: a reader sees the old file or the new one, whole."""
         header = json.dumps({"format": self.version, **description})
-        save_tensors(path, tensors, {self.key: header}, before)
+        save_tensors(path, tensors, {self.key: header})
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and description of a file; whatever is wrong with it is an :attr:`error`."""
@@ -93,38 +85,25 @@ class TensorFormat:
         return description
 
 
-def save_tensors(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    metadata: Mapping[str, str],
-    before: Callable[[], None] | None = None,
-) -> None:
-    """A safetensors file with a digest; ``before`` is that of ``files.replacing``."""
-    with sealing(path, before) as temporary:
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file with a digest."""
+    separate, owners = {}, set()
+    for name, value in tensors.items():
+        here = value.detach().cpu().contiguous()
+        memory = here.untyped_storage().data_ptr()
+        separate[name] = here.clone() if memory in owners else here
+        owners.add(memory)
+    with sealing(path) as temporary:
         try:
-            save_file(_apart(tensors), temporary, metadata={**metadata, KEY: BLANK})
+            save_file(separate, temporary, metadata={**metadata, KEY: BLANK})
         except SafetensorError as error:
-            raise _system_error(error) from error
+            found = re.search(r"os error (\d+)", str(error))
+            if found is None:
+                raise
+            raise OSError(code := int(found[1]), os.strerror(code)) from error
 
 
 def key_of(path: Path) -> str | None:
     """Which of :data:`NAMES` a file is, if any; raises what safetensors raises."""
     with plain_path(path) as plain, safe_open(plain, framework="pt") as file:
         return next((key for key in NAMES if key in (file.metadata() or {})), None)
-
-
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors as safetensors takes them: on the CPU, and none in the memory of another."""
-    found, taken = {}, set()
-    for name, value in tensors.items():
-        here = value.detach().cpu().contiguous()
-        place = here.untyped_storage().data_ptr()
-        found[name] = here.clone() if place in taken else here
-        taken.add(place)
-    return found
-
-
-def _system_error(error: SafetensorError) -> Exception:
-    """What the operating system said, which safetensors has made a text of."""
-    number = re.search(r"os error (\d+)", str(error))
-    return error if number is None else OSError(int(number[1]), os.strerror(int(number[1])))

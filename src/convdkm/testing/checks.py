@@ -100,7 +100,7 @@ def check_kernel(
     """
     _require_a(Kernel, kernel)
     for seed, width in product(seeds, (2, 6)):
-        case = KernelCase.at_random(copy.deepcopy(kernel), width, seed, zero_images)
+        case = KernelCase(copy.deepcopy(kernel), width, seed, zero_images)
         _run(KERNEL_REQUIREMENTS, case, f"points in {width} dimensions, seed {seed}")
     check_layer(
         kernel,
@@ -184,7 +184,11 @@ def _moments(module: nn.Module, step: float, seed: int, first: str) -> Iterator[
     yield first
     parameters = list(module.parameters())
     if step and parameters:
-        _random_step(parameters, step, seed)
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in (each.detach() for each in parameters):
+            scale = parameter.square().mean().sqrt() if bool(parameter.any()) else 1.0
+            noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+            parameter.add_(step * scale * noise)
         yield "after a random step"
 
 
@@ -193,13 +197,3 @@ def _run(requirements: Sequence[Requirement], case: Any, where: str) -> None:
     for check in requirements:
         with reported(case.tried, check.__name__, where):
             check(case)
-
-
-@torch.no_grad()
-def _random_step(parameters: Sequence[nn.Parameter], size: float, seed: int) -> None:
-    """Move every parameter at random, by ``size`` relative to its root mean square."""
-    generator = torch.Generator().manual_seed(seed)
-    for parameter in parameters:
-        scale = parameter.square().mean().sqrt() if bool(parameter.any()) else 1.0
-        noise = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-        parameter.add_(size * scale * noise)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -11,8 +10,13 @@ from torch import Tensor
 
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.kernels.base import Kernel
-from convdkm.testing.derivatives import gradient, require_derivative
-from convdkm.testing.outcome import require_close, require_finite, require_not_negative
+from convdkm.testing.outcome import (
+    gradient,
+    require_close,
+    require_derivative,
+    require_finite,
+    require_not_negative,
+)
 
 EQUAL = 1e-7
 """Allowed difference, relative to the largest entry: the root of an error of 1e-15 passes."""
@@ -21,37 +25,30 @@ DERIVATIVE = 1e-6
 """Allowed error of a finite difference, relative to the largest derivative."""
 
 
-@dataclass(frozen=True)
 class KernelCase:
     """A kernel with points to try it on.
 
-    Attributes:
+    Args:
         tried: the kernel.
-        points: features ``(n, width)``, among them equal and opposite points.
-        zero: whether the kernel can take the point zero; it is then among ``points``.
-        seed: of the random numbers that a requirement draws.
+        width: dimensions of the points.
+        seed: of the random numbers that are drawn.
+        zero: whether the kernel can take the point zero; it is then among the points.
     """
 
-    tried: Kernel
-    points: Tensor
-    zero: bool
-    seed: int
-
-    @classmethod
-    def at_random(cls, kernel: Kernel, width: int, seed: int, zero: bool) -> KernelCase:
-        """Random points, an equal pair, an opposite pair, one twice as long, and zero."""
+    def __init__(self, tried: Kernel, width: int, seed: int, zero: bool) -> None:
+        self.tried, self.seed, self.zero = tried, seed, zero
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.randn(8, width, generator=generator, dtype=INDUCING_DTYPE)
+        # An equal pair, an opposite pair, one twice as long, and zero.
         points = [drawn, drawn[:1], -drawn[1:2], 2 * drawn[2:3]]
         if zero:
             points.append(torch.zeros_like(drawn[:1]))
-        return cls(kernel, torch.cat(points), zero, seed)
+        self.points = torch.cat(points)
 
     def blocks(self) -> tuple[Tensor, Tensor, Tensor]:
         """``G_xy`` of every pair of points, ``G_xx`` as a column and ``G_yy`` as a row."""
         gram = self.points @ self.points.T / self.points.shape[1]
-        variances = gram.diagonal()
-        return gram, variances[:, None], variances[None, :]
+        return gram, gram.diagonal()[:, None], gram.diagonal()[None, :]
 
     def matrix(self) -> tuple[Tensor, Tensor]:
         """The kernel of every pair of points, and its variance at every point."""

@@ -83,9 +83,8 @@ class LayerCase(Case):
 
 def require_same(actual: Gram, expected: Gram, tolerance: float, what: str) -> None:
     """Raise if two Grams differ in a block."""
-    require_close(actual.ii, expected.ii, PRECISE, f"{what}, ii")
-    require_close(actual.it, expected.it, tolerance, f"{what}, it")
-    require_close(actual.tt, expected.tt, tolerance, f"{what}, tt")
+    for name, allowed in (("ii", PRECISE), ("it", tolerance), ("tt", tolerance)):
+        require_close(getattr(actual, name), getattr(expected, name), allowed, f"{what}, {name}")
 
 
 # -- the value of the output -------------------------------------------------------------------

@@ -19,11 +19,12 @@ from convdkm.errors import ConvDKMError
 from convdkm.head import Marginals
 from convdkm.likelihoods import Likelihood
 from convdkm.prediction import ClassPrediction, Prediction
-from convdkm.testing.derivatives import gradient, require_derivative
 from convdkm.testing.outcome import (
     EQUAL,
+    gradient,
     require,
     require_close,
+    require_derivative,
     require_finite,
     require_not_negative,
 )
@@ -99,6 +100,11 @@ class LikelihoodCase(Case):
         predicted = self.prediction().log_prob(self.given)
         return {"expectations": self.expectation(), "predictions": predicted}
 
+    def repeated(self, value: Callable[[LikelihoodCase], Tensor]) -> Tensor:
+        """A value by as many seeds as a likelihood that samples is tried with."""
+        cases = (replace(self, seed=self.seed + repeat) for repeat in range(REPEATS))
+        return torch.stack([value(case).detach() for case in cases])
+
     def results(self, module: Likelihood) -> dict[str, Tensor]:
         """The expectation, and every tensor of the prediction."""
         case = replace(self, tried=module)
@@ -135,12 +141,9 @@ def require_within(actual: Tensor, expected: Tensor, allowed: Tensor, what: str)
     """Raise if two tensors differ by more than ``allowed`` anywhere."""
     beyond = (actual - expected).abs() - allowed
     worst = int(beyond.argmax())
-    require(
-        bool(beyond.flatten()[worst] <= 0),
-        f"{what}: they are {float(actual.flatten()[worst]):.6g} and"
-        f" {float(expected.flatten()[worst]):.6g}, allowed difference"
-        f" {float(allowed.flatten()[worst]):.3g}",
-    )
+    here, there, most = (float(each.flatten()[worst]) for each in (actual, expected, allowed))
+    detail = f"{what}: they are {here:.6g} and {there:.6g}, allowed difference {most:.3g}"
+    require(bool(beyond.flatten()[worst] <= 0), detail)
 
 
 # -- targets -----------------------------------------------------------------------------------
@@ -213,10 +216,7 @@ def normalised(case: LikelihoodCase) -> None:
 def expectation_is_the_mean(case: LikelihoodCase) -> None:
     """``expected_log_prob`` is the mean of log P(y|f) over random functions f."""
     expected, error = mean_and_error(case.samples(case.targets).mean(0))
-    calls = []
-    for repeat in range(REPEATS):
-        calls.append(replace(case, seed=case.seed + repeat).expectation().detach())
-    actual, noise = mean_and_error(torch.stack(calls))
+    actual, noise = mean_and_error(case.repeated(LikelihoodCase.expectation))
     allowed = case.approximation + ERRORS * (error.square() + noise.square()).sqrt()
     what = "expected_log_prob, and the mean of log P(y|f) over samples of f"
     require_within(actual, expected, allowed + case.tolerance * expected.abs(), what)
@@ -238,14 +238,14 @@ def prediction_is_the_mean(case: LikelihoodCase) -> None:
     expected, error = torch.stack(logs), torch.stack(errors)
     if len(candidates) > 1:
         expected, error = expected.log_softmax(0), error + error.amax(0)
-    calls = []
-    for repeat in range(REPEATS):
-        prediction = replace(case, seed=case.seed + repeat).prediction()
-        calls.append(torch.stack([prediction.log_prob(given).detach() for given in candidates]))
-    actual, noise = mean_and_error(torch.stack(calls))
+
+    def log_probs(case: LikelihoodCase) -> Tensor:
+        return torch.stack([*map(case.prediction().log_prob, candidates)])
+
+    calls = case.repeated(log_probs)
+    actual, noise = mean_and_error(calls)
     # Random predictions of few samples are off in their logarithm: by half their squared error.
-    skewed = torch.stack(calls).var(0)
-    allowed = case.approximation + skewed + ERRORS * (error.square() + noise.square()).sqrt()
+    allowed = case.approximation + calls.var(0) + ERRORS * (error.square() + noise.square()).sqrt()
     allowed = allowed.masked_fill(error > UNSURE, torch.inf)
     what = "prediction.log_prob, and the logarithm of the mean of P(y|f) over samples of f"
     require_within(actual, expected, allowed + case.tolerance * expected.abs(), what)

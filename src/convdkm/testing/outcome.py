@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -12,6 +12,10 @@ EQUAL = {torch.float32: 1e-4, torch.float64: 1e-9}
 """Allowed difference of two ways to the same result, relative to the largest entry."""
 
 
+STEP = 1e-5
+"""Step of finite differences."""
+
+
 class ConformanceError(AssertionError):
     """A layer, a kernel or a likelihood breaks a requirement.
 
@@ -19,7 +23,7 @@ class ConformanceError(AssertionError):
         subject: the class that was checked.
         requirement: name of the requirement, that of the function that checks it.
         detail: what was found, and what is allowed.
-        case: with which data it was found.
+        case: the Gram or the marginals with which it was found.
     """
 
     def __init__(self, subject: str, requirement: str, detail: str, case: str) -> None:
@@ -84,6 +88,37 @@ def require_close(
 def require_not_negative(value: Tensor, slack: Tensor | float, what: str) -> None:
     """Raise if an entry of ``value`` lies below zero by more than ``slack``."""
     require_finite(value, what)
-    smallest = float(value.min())
-    allowed = -float(slack)
+    smallest, allowed = float(value.min()), -float(slack)
     require(smallest >= allowed, f"{what} is {smallest:.3g} at worst, allowed {allowed:.3g}")
+
+
+def gradient(value: Tensor, source: Tensor) -> Tensor:
+    """Derivative of the sum of ``value``; zero where it does not depend on ``source``."""
+    if not value.requires_grad:
+        return torch.zeros_like(source)
+    (result,) = torch.autograd.grad(value.sum(), source, allow_unused=True)
+    return torch.zeros_like(source) if result is None else result
+
+
+def require_derivative(
+    value: Callable[[], Tensor], source: Tensor, tolerance: float, what: str
+) -> None:
+    """Raise if the derivative of the sum of ``value()`` is not that of finite differences.
+
+    Args:
+        value: a function of ``source``, of order one.
+        source: a leaf of autograd; its entries are moved one by one, and put back.
+        tolerance: allowed error, relative to the largest derivative, or to 1 if that is smaller.
+        what: derivative of what by what.
+    """
+    actual, expected = gradient(value(), source).flatten(), []
+    for entry in source.detach().view(-1):
+        before, sides = entry.clone(), []
+        for by in (STEP, -STEP):
+            entry.add_(by)
+            with torch.no_grad():
+                sides.append(value().sum())
+            entry.copy_(before)
+        expected.append((sides[0] - sides[1]) / (2 * STEP))
+    what = f"the derivative of {what}, and finite differences"
+    require_close(actual, torch.stack(expected), tolerance, what, least_scale=1.0)

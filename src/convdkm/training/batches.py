@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -15,6 +15,9 @@ from convdkm.training.world import World
 if TYPE_CHECKING:
     from convdkm.config import AugmentStage, Recipe
     from convdkm.data.whitening import Whitening
+
+INSTRUMENT_IMAGES = 128
+"""Training images that instruments are read on: chosen once, whitened, not augmented."""
 
 
 def generator_of(*entropy: int) -> torch.Generator:
@@ -65,35 +68,17 @@ class Batches:
         seed: int = 0,
         world: World | None = None,
     ) -> None:
-        self.targets, self.batch_size = targets, batch_size
+        self.targets, self.batch_size, self.whitening = targets, batch_size, whitening
         self.crop, self.flip, self.seed = crop, flip, seed
         self.world = world or World()
-        self.raw, self.whitening = images, whitening
-        self.whiten_first = not (crop or flip) or augment == "after-whitening"
-        self.images = self.whitened(images) if self.whiten_first else images
+        self._whiten_first = not (crop or flip) or augment == "after-whitening"
+        self.images = self.whitened(images) if self._whiten_first else images
 
     @classmethod
-    def of(
-        cls,
-        recipe: Recipe,
-        images: Tensor,
-        targets: Tensor,
-        *,
-        whitening: Whitening | None = None,
-        world: World | None = None,
-    ) -> Batches:
-        """Those that a recipe asks for."""
-        return cls(
-            images,
-            targets,
-            recipe.batch_size,
-            whitening=whitening,
-            crop=recipe.crop,
-            flip=recipe.flip,
-            augment=recipe.augment,
-            seed=recipe.seed,
-            world=world,
-        )
+    def of(cls, recipe: Recipe, images: Tensor, targets: Tensor, **more: Any) -> Batches:
+        """Those that a recipe asks for; ``more`` may give ``whitening`` and ``world``."""
+        options = {name: getattr(recipe, name) for name in ("crop", "flip", "augment", "seed")}
+        return cls(images, targets, recipe.batch_size, **options, **more)
 
     @property
     def num_data(self) -> int:
@@ -108,49 +93,40 @@ class Batches:
         """Images in the batch of a step (from 0), over all processes."""
         return min(self.batch_size, self.num_data - step % self.steps * self.batch_size)
 
-    def epoch(self, number: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of epoch ``number`` (from 0), beginning with step ``start`` (from 0).
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of an epoch (from 0), beginning with step ``start`` (from 0).
 
         Of each, this process's share; where it has none, the first image of the batch.
         """
-        order = torch.randperm(self.num_data, generator=generator_of(self.seed, 1, number))
+        order = torch.randperm(self.num_data, generator=generator_of(self.seed, 1, epoch))
         for step, chosen in enumerate(order.split(self.batch_size)[start:], start):
-            own = self.world.shares(len(chosen))[self.world.rank] or range(1)
-            index = chosen[own.start : own.stop].to(self.images.device)
-            inputs = self._prepared(self.images[index], number, step, own.start, len(chosen))
-            yield inputs, self.targets[index]
+            share = self.world.shares(len(chosen))[self.world.rank] or range(1)
+            index = chosen[share.start : share.stop].to(self.images.device)
+            inputs = self.images[index]
+            if self.crop or self.flip:
+                inputs = random_crop_flip(
+                    inputs,
+                    margin=self.crop,
+                    flip=self.flip,
+                    generator=generator_of(self.seed, 3, epoch, step, 0),
+                    first=share.start,
+                    total=len(chosen),
+                )
+            yield inputs if self._whiten_first else self.whitened(inputs), self.targets[index]
 
     def clean(self, count: int, at_a_time: int | None = None) -> Iterator[Tensor]:
         """At most ``count`` images, chosen once, whitened and not augmented, in batches.
 
-        They are the same in all processes.
-
-        Args:
-            at_a_time: size of these batches; as in training by default.
+        They are the same in all processes. ``at_a_time`` is the size of these batches, by default
+        that of training.
         """
         order = chosen_once(self.num_data, count, self.seed)
         for chosen in order.split(at_a_time or self.batch_size):
-            index = chosen.to(self.images.device)
-            if self.whiten_first:
-                yield self.images[index]
-            else:
-                yield self.whitened(self.raw[index])
+            images = self.images[chosen.to(self.images.device)]
+            yield images if self._whiten_first else self.whitened(images)
 
     def whitened(self, images: Tensor) -> Tensor:
         """The images as the model sees them, without augmentation."""
         if self.whitening is None:
             return images
-        parts = images.split(4096)
-        return torch.cat([self.whitening(part) for part in parts]) if parts else images
-
-    def _prepared(self, images: Tensor, epoch: int, step: int, first: int, total: int) -> Tensor:
-        if self.crop or self.flip:
-            images = random_crop_flip(
-                images,
-                margin=self.crop,
-                flip=self.flip,
-                generator=generator_of(self.seed, 3, epoch, step, 0),
-                first=first,
-                total=total,
-            )
-        return images if self.whiten_first else self.whitened(images)
+        return torch.cat([self.whitening(part) for part in images.split(4096)])

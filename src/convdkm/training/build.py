@@ -15,22 +15,29 @@ from torch import Tensor
 
 from convdkm.architectures import build_model as build_model  # noqa: PLC0414 (public there too)
 from convdkm.config import Recipe
+from convdkm.data.augment import random_crop_flip
 from convdkm.data.splits import stratified
 from convdkm.data.whitening import Whitening, chosen_whitening, make_whitening
 from convdkm.model import DeepKernelMachine
 from convdkm.options import MachineOptions
-from convdkm.training.batches import seed_of
+from convdkm.training.batches import generator_of, seed_of
 from convdkm.training.sinks import Level
 
 Tell = Callable[[str, Level], None]
 
 
-def settled(recipe: Recipe, images: Tensor, tell: Tell) -> Recipe:
-    """The same, with all that depends on the training images chosen: the whitening."""
+def settled(recipe: Recipe, images: Tensor, labels: Tensor, tell: Tell) -> Recipe:
+    """The same, with all that depends on the training images chosen.
+
+    That is the whitening, and how many images initialisation looks at.
+    """
     kind = chosen_whitening(
         recipe.whitening, len(images), images.shape[1:], lambda text: tell(text, "warning")
     )
-    return recipe.model_copy(update={"whitening": kind})
+    changes: dict[str, Any] = {"whitening": kind}
+    if recipe.inducing_per_class is not None:
+        changes["inducing_images"] = recipe.inducing_per_class * len(labels.unique())
+    return recipe.model_copy(update=changes)
 
 
 def unfitted_whitening(recipe: Recipe) -> Whitening:
@@ -42,7 +49,19 @@ def fitted_whitening(recipe: Recipe, images: Tensor, tell: Tell) -> Whitening:
     """The same, fitted to the training images."""
     if recipe.whitening.startswith("zca"):
         tell(f"fitting ZCA to {len(images):,} images", "info")
-    return unfitted_whitening(recipe).fit(images)
+    return unfitted_whitening(recipe).fit(augmented(recipe, images))
+
+
+def augmented(recipe: Recipe, images: Tensor) -> Tensor:
+    """Training images outside of training: cropped and flipped, if the recipe asks for that."""
+    if not recipe.augment_everywhere:
+        return images
+    generator = generator_of(recipe.seed, 7)
+    parts = (
+        random_crop_flip(part, margin=recipe.crop, flip=recipe.flip, generator=generator)
+        for part in images.split(4096)
+    )
+    return torch.cat(list(parts))
 
 
 @contextmanager
@@ -75,13 +94,13 @@ def initialise(
         The model itself.
     """
     count = min(recipe.inducing_images, len(images))
-    chosen = stratified(labels, count, recipe.seed, least=1)
-    some = images[chosen]
+    chosen = stratified(labels, count, recipe.seed, least=recipe.inducing_per_class or 1)
+    some = augmented(recipe, images[chosen])
     if recipe.inducing_patches == "whitened":
         device = next(whitening.buffers(), some).device
         some = whitening(some.to(device)).cpu()
     elif recipe.inducing_patches == "standardised":
-        some = make_whitening("standardise").fit(images)(some)
+        some = make_whitening("standardise").fit(augmented(recipe, images))(some)
     with first_draws(recipe):
         return model.initialise(some, labels[chosen], seed=recipe.seed, max_images=count)
 

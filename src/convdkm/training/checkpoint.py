@@ -7,6 +7,7 @@ description of plain values. There is no pickle in it, so that reading one canno
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from convdkm.checks import wrong_kinds
 from convdkm.errors import ConvDKMError
+from convdkm.storage.files import writing
 from convdkm.storage.tensor_file import TensorFormat
 
 Which = Literal["last", "previous", "best"]
@@ -69,12 +71,7 @@ KINDS: dict[str, Any] = {
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Tensors by name, and a description of plain values.
-
-    Attributes:
-        tensors, description: as above.
-        source: what to call it in messages.
-    """
+    """Tensors by name, and a description of plain values; ``source`` is its name in messages."""
 
     tensors: dict[str, Tensor]
     description: dict[str, Any]
@@ -116,11 +113,9 @@ class Checkpoint:
             ) from None
 
 
-def write_checkpoint(
-    path: Path, checkpoint: Checkpoint, before: Callable[[], None] | None = None
-) -> None:
-    """Write atomically; ``before`` is that of :func:`convdkm.storage.files.replacing`."""
-    FILES.write(path, checkpoint.tensors, checkpoint.description, before)
+def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write atomically: a reader sees the old file or the new one."""
+    FILES.write(path, checkpoint.tensors, checkpoint.description)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -162,44 +157,33 @@ class CheckpointStore:
         if as_best:
             write_checkpoint(self.path("best"), checkpoint)
             return
-        if not self._last_is_whole:  # a damaged one must not take the place of one that is whole
-            self._last_is_whole = self._readable("last")
-        before = self._keep_last if self._last_is_whole else None
-        write_checkpoint(self.path("last"), checkpoint, before)
-        self._last_is_whole = True
-
-    def _keep_last(self) -> None:
-        """Let ``last`` become ``previous``."""
         last, previous = self.path("last"), self.path("previous")
-        if not last.exists():
-            return
-        # A second name for the file: at no moment is there no last checkpoint.
         link = previous.with_suffix(".link")
-        link.unlink(missing_ok=True)
-        try:
-            os.link(last, link)
-            os.replace(link, previous)
-        except OSError:  # a file system without hard links
+        # A damaged file must not take the place of one that is whole.
+        keep = last.is_file() if self._last_is_whole else self._readable("last")
+        with writing(last):
             link.unlink(missing_ok=True)
-            os.replace(last, previous)
+            try:
+                if keep:
+                    _link_or_copy(last, link)
+                write_checkpoint(last, checkpoint)
+                if keep:
+                    os.replace(link, previous)
+            finally:
+                link.unlink(missing_ok=True)
+        self._last_is_whole = True
 
     def load(
         self, which: Which = "last", use: Callable[[Checkpoint], Any] = lambda found: found
     ) -> tuple[Any, str | None]:
-        """A checkpoint, and a warning where it is not the one asked for.
+        """What ``use`` makes of a checkpoint, and a warning where it is not the one asked for.
 
-        If ``last`` is damaged or missing, the one before it is read.
-
-        Args:
-            which: the one that is asked for.
-            use: what is to be made of it, which is returned; one that it refuses is damaged.
-
-        Raises:
-            CheckpointError: neither can be used; it says which others can.
+        If ``last`` is missing, damaged or refused by ``use``, the one before it is read. If that
+        cannot be used either, a :class:`CheckpointError` says which others can.
         """
-        tried: list[Which] = ["last", "previous"] if which == "last" else [which]
-        if which == "last" and not self.path("previous").is_file():
-            tried.remove("previous")
+        tried: list[Which] = [which]
+        if which == "last" and self.path("previous").is_file():
+            tried.append("previous")
         failures: list[str] = []
         for each in tried:
             try:
@@ -225,11 +209,19 @@ class CheckpointStore:
         return True
 
 
+def _link_or_copy(path: Path, link: Path) -> None:
+    """Give a file a second name, or copy it where the file system has no hard links."""
+    try:
+        os.link(path, link)
+    except OSError:
+        shutil.copyfile(path, link)
+
+
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's state as tensors named ``<parameter>.<entry>``."""
     state = optimiser.state_dict()["state"]
     return {
-        f"{index}.{key}": value if isinstance(value, Tensor) else torch.tensor(value)
+        f"{index}.{key}": torch.as_tensor(value)
         for index, entries in state.items()
         for key, value in entries.items()
     }
@@ -249,10 +241,10 @@ def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[st
             f" {len(parameters)}"
         )
     expected = next(iter(state.values()), {}).keys()
-    for number, entries in state.items():
+    for place, entries in state.items():
         shapes = {value.shape for value in entries.values() if value.ndim}
-        if entries.keys() != expected or not shapes <= {parameters[number].shape}:
+        if entries.keys() != expected or not shapes <= {parameters[place].shape}:
             raise CheckpointError(
-                f"the checkpoint's optimiser does not fit parameter {number} of the model"
+                f"the checkpoint's optimiser does not fit parameter {place} of the model"
             )
     optimiser.load_state_dict({"state": state, "param_groups": groups})

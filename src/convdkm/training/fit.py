@@ -13,7 +13,7 @@ from convdkm.presets import preset
 from convdkm.storage.files import write_text
 from convdkm.training.checkpoint import CheckpointStore
 from convdkm.training.folder import CHECKPOINTS, CONFIG, Writer, is_run, read_config, writing
-from convdkm.training.run import Run, load_to_go_on
+from convdkm.training.run import Run, require_fit
 from convdkm.training.session import Stop, prepared
 from convdkm.training.sinks import Sink
 from convdkm.training.sources import as_dataset
@@ -57,23 +57,16 @@ def fit(
     else:
         chosen = preset(model if isinstance(model, str) else "quick")
         config = chosen.config(name, **options)
-    own = model if isinstance(model, DeepKernelMachine) else None
+    machine = model if isinstance(model, DeepKernelMachine) else None
     folder = None if folder is None else Path(folder)
     with (
         joined_world(config.training.timeout_minutes) as world,
         _writer(folder, world, overwrite=overwrite) as writer,
     ):
-        if writer is not None and own is None:
+        if writer is not None and machine is None:
             writer.announce(config)
         return prepared(
-            config,
-            dataset,
-            world,
-            folder=folder,
-            writer=writer,
-            model=own,
-            sinks=sinks,
-            stop=stop,
+            config, dataset, world, folder, writer, model=machine, sinks=sinks, stop=stop
         ).run()
 
 
@@ -96,8 +89,10 @@ def resume(
         options: of the recipe that may change, such as ``device``.
     """
     folder = Path(folder)
-    dataset, name = (None, None) if data is None else as_dataset(data)
-    options |= {} if dataset is not None or name is None else {"dataset": name}
+    dataset = None
+    if data is not None:
+        dataset, name = as_dataset(data)
+        options |= {"dataset": name} if dataset is None else {}
     found, no_settings = read_config(folder)
     config = found.updated(options)
     with (
@@ -105,18 +100,19 @@ def resume(
         _writer(folder, world, resuming=True) as writer,
     ):
         store = CheckpointStore(folder / CHECKPOINTS)
-        begun = bool(store.names()) or not is_run(folder)
-        checkpoint, warning = load_to_go_on(store, config, model) if begun else (None, None)
+        checkpoint = warning = None
+        if store.names() or not is_run(folder):  # tried before anything slow is done
+            checkpoint, warning = store.load(use=lambda each: require_fit(each, config, model))
         session = prepared(
             config,
             dataset,
             world,
-            folder=folder,
-            writer=writer,
+            folder,
+            writer,
+            checkpoint=checkpoint,
             model=model,
             sinks=sinks,
             stop=stop,
-            checkpoint=checkpoint,
         )
         if world.leads:
             if options or no_settings:  # now that they are known to work

@@ -13,27 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from convdkm.config import RunConfig
-from convdkm.errors import ConvDKMError, InvalidInputError
-from convdkm.storage.files import holder, locked, write_json, write_text
+from convdkm.errors import CannotWriteError, ConvDKMError, InvalidInputError
+from convdkm.storage.files import NO_ROOM, holder, locked, write_json, write_text
+from convdkm.storage.text import in_shell
 from convdkm.storage.yaml_file import read_yaml
-from convdkm.training.checkpoint import CheckpointStore
+from convdkm.training.checkpoint import Checkpoint, CheckpointError, CheckpointStore
 from convdkm.training.environment import environment
-from convdkm.training.unwritten import saying_what_is_saved
 
 if TYPE_CHECKING:
     from convdkm.training.sources import RunImages
 
 MARKER = ".convdkm-run"
 """The file that makes a folder that of a run; it names the process that writes, or wrote last."""
-CONFIG, SPLIT, ENVIRONMENT, METRICS, CHECKPOINTS, TENSORBOARD, REPORT = (
-    "config.yaml",
-    "split.json",
-    "environment.json",
-    "metrics.json",
-    "checkpoints",
-    "tensorboard",
-    "report.html",
-)
+CONFIG, SPLIT, ENVIRONMENT = "config.yaml", "split.json", "environment.json"
+METRICS, REPORT = "metrics.json", "report.html"
+CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"
 REPLACED = "replaced-run"
 """Where the files of a run that was overwritten are kept, until the next one is."""
 
@@ -48,9 +42,9 @@ _FOLDERS = {
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run: by its marker, or a checkpoint where it is older than that."""
-    if (folder / MARKER).is_file():
-        return True
-    return (folder / CONFIG).is_file() and CheckpointStore(folder / CHECKPOINTS).readable()
+    return (folder / MARKER).is_file() or (
+        (folder / CONFIG).is_file() and CheckpointStore(folder / CHECKPOINTS).readable()
+    )
 
 
 def read_config(folder: Path) -> tuple[RunConfig, str | None]:
@@ -58,7 +52,7 @@ def read_config(folder: Path) -> tuple[RunConfig, str | None]:
 
     Where that file is empty or missing, the settings are those of a checkpoint.
     """
-    path, warning = folder / CONFIG, None
+    path = folder / CONFIG
     given = read_yaml(path) if path.is_file() else {}
     if given:
         return RunConfig.of(given, str(path)), None
@@ -66,11 +60,11 @@ def read_config(folder: Path) -> tuple[RunConfig, str | None]:
     if not store.names():
         raise InvalidInputError(_no_settings(folder))
     checkpoint, warning = store.load(store.names()[0])
-    reason = "is empty" if path.is_file() else "is missing"
-    found = f"{path} {reason}; the settings are those of the checkpoint at step"
-    found += f" {checkpoint.progress.step}"
     config = RunConfig.of(checkpoint.value("config"), str(store.folder))
-    return config, "; ".join(text for text in (warning, found) if text)
+    return config, (
+        f"{warning + '; ' if warning else ''}{path} is {'empty' if path.is_file() else 'missing'};"
+        f" the settings are those of the checkpoint at step {checkpoint.progress.step}"
+    )
 
 
 def _no_settings(folder: Path) -> str:
@@ -79,10 +73,10 @@ def _no_settings(folder: Path) -> str:
     if not (folder / MARKER).is_file():
         return f"{folder} is not the folder of a run: it has no {CONFIG}"
     command = holder(folder / MARKER).get("command")
-    again = f" It was made by\n  {command}" if command else ""
     return (
         f"the run in {folder} was stopped before its settings were written, so that there is"
-        f" nothing to go on with; start it again.{again}"
+        " nothing to go on with; start it again."
+        + (f" It was made by\n  {command}" if command else "")
     )
 
 
@@ -102,14 +96,14 @@ class Writer:
 
         Returns what to tell the user of a run that was here.
         """
-        kept = _set_aside(self.folder) if self.replaces else None
-        self.replaces = False
+        told = None
+        if self.replaces:
+            aside = _set_aside(self.folder)
+            told = f"the run that was here is in {aside} until the next one is replaced"
         write_text(self.folder / CONFIG, config.to_yaml())
         images.split.write(self.folder / SPLIT)
         write_json(self.folder / ENVIRONMENT, environment())
-        if kept is None:
-            return None
-        return f"the run that was here is in {kept} until the next one is replaced"
+        return told
 
 
 @contextmanager
@@ -123,10 +117,6 @@ def writing(folder: Path, *, overwrite: bool = False, resuming: bool = False) ->
         folder: of the run.
         overwrite: take the place of a run that is there; its files are moved aside.
         resuming: go on with the run that is there.
-
-    Raises:
-        InvalidInputError: the folder is in use, or holds something else.
-        CannotWriteError: a file cannot be written; it says what of the run is saved.
     """
     if not resuming:
         _require_free(folder, overwrite)
@@ -134,7 +124,7 @@ def writing(folder: Path, *, overwrite: bool = False, resuming: bool = False) ->
     taken = f"the run in {folder} is being written"
     advice = "wait until it is done, or stop it first"
     begun = CheckpointStore(folder / CHECKPOINTS)
-    with saying_what_is_saved(folder, begun), locked(folder / MARKER, taken, advice):
+    with _saying_what_is_saved(folder, begun), locked(folder / MARKER, taken, advice):
         if not resuming and not overwrite and begun.names():
             _require_free(folder, overwrite)  # another process was quicker
         for leftover in _leftovers(folder):
@@ -144,7 +134,7 @@ def writing(folder: Path, *, overwrite: bool = False, resuming: bool = False) ->
             yield Writer(folder, replaces=not resuming and not fresh)
         except BaseException:
             if fresh and not resuming and not begun.names():
-                for path in (*written(folder), folder / MARKER):
+                for path in (*_written(folder), folder / MARKER):
                     path.unlink(missing_ok=True)
                 for name in _FOLDERS:
                     _remove_if_empty(folder / name)
@@ -153,7 +143,31 @@ def writing(folder: Path, *, overwrite: bool = False, resuming: bool = False) ->
             raise
 
 
-def written(folder: Path) -> list[Path]:
+@contextmanager
+def _saying_what_is_saved(folder: Path, store: CheckpointStore) -> Iterator[None]:
+    """Let an error of writing say what of the run in ``folder`` is saved, and how to go on.
+
+    Nothing more is saved then: a checkpoint of the moment would be ahead of the run's tables, from
+    which the rows that could not be written would be missing for good.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not (isinstance(error, CannotWriteError) or error.errno in NO_ROOM):
+            raise
+        try:
+            checkpoint, _ = store.load()
+        except CheckpointError:
+            saved = "Nothing of the run is saved; train again when it can be"
+        else:
+            saved = (
+                f"Saved so far is step {checkpoint.progress.step}, in {checkpoint.source}. When the"
+                f" folder can be written to, go on with\n  convdkm resume {in_shell(folder)}"
+            )
+        raise CannotWriteError(f"{error}. {saved}") from error
+
+
+def _written(folder: Path) -> list[Path]:
     """What a run wrote into its folder, but for the marker.
 
     A link in the place of one of its folders is listed itself: nothing behind it is.
@@ -182,24 +196,18 @@ def _require_free(folder: Path, overwrite: bool) -> None:
         raise InvalidInputError(f"{folder} is a file; a run needs a folder")
     if not folder.is_dir() or not any(folder.iterdir()):
         return
-    holds_run = is_run(folder)
-    if holds_run and (overwrite or not CheckpointStore(folder / CHECKPOINTS).names()):
-        _require_own(folder / REPLACED)
-        return
-    if overwrite:
+    if not is_run(folder):
         raise InvalidInputError(
             f"{folder} is not empty and does not hold a run, so it is not overwritten"
+            if overwrite
+            else f"{folder} is not empty, and does not hold a run; choose another folder"
         )
-    raise InvalidInputError(
-        f"{folder} is not empty; choose another folder, go on with"
-        f" `convdkm resume {folder}`, or replace it with --overwrite (overwrite=True)"
-        if holds_run
-        else f"{folder} is not empty, and does not hold a run; choose another folder"
-    )
-
-
-def _require_own(aside: Path) -> None:
-    """Raise if the place for what is replaced is taken by something else."""
+    if not overwrite and CheckpointStore(folder / CHECKPOINTS).names():
+        raise InvalidInputError(
+            f"{folder} is not empty; choose another folder, go on with"
+            f" `convdkm resume {folder}`, or replace it with --overwrite (overwrite=True)"
+        )
+    aside = folder / REPLACED
     if os.path.lexists(aside) and (aside.is_symlink() or not (aside / MARKER).is_file()):
         raise InvalidInputError(
             f"{aside} is where --overwrite keeps the run that it replaces, and it is something"
@@ -210,11 +218,11 @@ def _require_own(aside: Path) -> None:
 def _set_aside(folder: Path) -> Path:
     """Move what a run wrote to a folder inside; what was there from an earlier one goes."""
     aside = folder / REPLACED
-    for path in written(aside):
+    for path in _written(aside):
         path.unlink()
     aside.mkdir(exist_ok=True)
     (aside / MARKER).touch()
-    for path in written(folder):
+    for path in _written(folder):
         target = aside / path.relative_to(folder)
         target.parent.mkdir(exist_ok=True)
         os.replace(path, target)
@@ -228,15 +236,13 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def same_machine(config: RunConfig, trained: object) -> tuple[RunConfig, str | None]:
+def same_machine(config: RunConfig, checkpoint: Checkpoint) -> tuple[RunConfig, str | None]:
     """Settings with the machine that a checkpoint was trained with, and a warning if they differ.
 
     Where the data lies and how it is worked on may change; the machine and its whitening may not.
     """
-    if not isinstance(trained, dict):  # a checkpoint of the first version has none
-        return config, None
     try:
-        before = RunConfig.of(trained)
+        before = RunConfig.of(checkpoint.value("config"))
     except ConvDKMError:
         return config, None
     kept = config.updated(

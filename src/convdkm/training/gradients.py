@@ -97,8 +97,8 @@ class RecordedGradients:
     def _key(self, inputs: Tensor, targets: Tensor) -> Any:
         batch = tuple((each.shape, each.dtype, each.device) for each in (inputs, targets))
         learned = tuple(p.requires_grad for p in self._structure.parameters)
-        own = self._autocast, self.model.dtype, self.num_data
-        return batch, own, learned, self._structure.settings()
+        precision = self._autocast, self.model.dtype
+        return batch, precision, self.num_data, learned, self._structure.settings()
 
     @property
     def _autocast(self) -> bool:
@@ -145,7 +145,7 @@ class _Record:
             self.weights = {name: term.nu for name, term in objective.kl.items()}
             found = torch.autograd.grad(-objective.total, learned, allow_unused=True)
             self.missing = [gradient is None for gradient in found]
-            gradients = _owned([each for each in found if each is not None])
+            gradients = _separate([each for each in found if each is not None])
             marginals = objective.marginals
             parts = [objective.expected_log_likelihood, objective.head_kl]
             values = [term.value for term in objective.kl.values()]
@@ -176,13 +176,13 @@ class _Record:
         return objective, [None if missing else next(found) for missing in self.missing]
 
 
-def _owned(gradients: Sequence[Tensor]) -> list[Tensor]:
+def _separate(gradients: Sequence[Tensor]) -> list[Tensor]:
     """Gradients that share memory with nothing else, laid out as parameters are."""
     owners: set[int] = set()
     result = []
     for gradient in gradients:
         memory = gradient.untyped_storage()
-        whole = memory.nbytes() == gradient.numel() * gradient.element_size()
+        whole = memory.nbytes() == gradient.nbytes
         if memory.data_ptr() in owners or not whole or not gradient.is_contiguous():
             result.append(gradient.clone(memory_format=torch.contiguous_format))
         else:

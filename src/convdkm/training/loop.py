@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from convdkm.config import Recipe
 from convdkm.errors import ConvDKMError, NotFiniteError, NumericalError
 from convdkm.insight.instruments import Reading, gradient_ratios, readings
 from convdkm.layers.norm import RunningStatistics
 from convdkm.model import DeepKernelMachine
-from convdkm.training.batches import Batches, seed_of
+from convdkm.training.batches import INSTRUMENT_IMAGES, Batches, seed_of
 from convdkm.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -27,12 +28,17 @@ from convdkm.training.checkpoint import (
     load_optimiser_tensors,
     optimiser_tensors,
 )
-from convdkm.training.instruments import IMAGES, at_a_time, layer_values
 from convdkm.training.passes import Figures, Passes
 from convdkm.training.schedule import learning_rate
-from convdkm.training.scoring import ScoringStoppedError
-from convdkm.training.sinks import EpochRecord, LayersRecord, RunInfo, Sink, Sinks, StepRecord
-from convdkm.training.snapshot import Snapshot
+from convdkm.training.sinks import (
+    INSTRUMENTS,
+    EpochRecord,
+    LayersRecord,
+    RunInfo,
+    Sink,
+    Sinks,
+    StepRecord,
+)
 from convdkm.training.world import ProcessLostError, deferred_termination, noticing_losses
 
 Evaluate = Callable[[], dict[str, float]]
@@ -40,6 +46,10 @@ Evaluate = Callable[[], dict[str, float]]
 
 class TrainingFailedError(ConvDKMError, ArithmeticError):
     """Too many steps in a row could not be taken."""
+
+
+class ScoringStoppedError(Exception):
+    """Some images are not scored, since the user asked to stop."""
 
 
 class Trainer:
@@ -75,20 +85,32 @@ class Trainer:
         self.sinks, self.store, self.describe = Sinks(sinks), store, describe
         self.evaluate, self.score, self.stop = evaluate, score, stop
         self.world = batches.world
+        first, second = config.betas
         self.optimiser = torch.optim.Adam(
-            model.parameters(),
-            lr=config.learning_rate,
-            betas=(config.betas[0], config.betas[1]),
-            fused=True,
+            model.parameters(), lr=config.learning_rate, betas=(first, second), fused=True
         )
         self.progress = Progress()
         self._snapshot = Snapshot(model, self.optimiser)
         self._terminated: Callable[[], bool] = bool
-        self._passes: Passes | None = None
+        self._start = time.perf_counter()
 
     @property
     def total_steps(self) -> int:
         return self.config.epochs * self.batches.steps
+
+    @cached_property
+    def _passes(self) -> Passes:
+        return Passes(
+            self.model,
+            self.world,
+            num_data=self.batches.num_data,
+            micro_batch=self.config.micro_batch,
+            record=self.config.compile,
+        )
+
+    def _seconds(self) -> float:
+        """Time spent so far, over all parts of the run."""
+        return time.perf_counter() - self._start
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
@@ -127,39 +149,37 @@ class Trainer:
         return self._terminated() or (self.stop is not None and self.stop())
 
     def _run(self) -> None:
-        progress, steps = self.progress, self.batches.steps
-        clock = Clock(progress.seconds)
-        saved = clock.seconds
+        progress = self.progress
+        saved = progress.seconds
+        self._start = time.perf_counter() - saved
         at_start = {} if progress.step else self.readings()
-        if progress.ending is not None and not self._end_epoch(clock):
+        if progress.ending is not None and not self._end_epoch():
             return
         while progress.step < self.total_steps:
-            epoch, first = divmod(progress.step, steps)
-            for inputs, targets in self.batches.epoch(epoch, first):
-                began = clock.seconds
+            for inputs, targets in self.batches.epoch(*divmod(progress.step, self.batches.steps)):
+                began = self._seconds()
                 figures, rate = self.step_until_it_works(inputs, targets)
                 if not progress.step:
                     self._record_layers(figures.divergences, figures.gradients, at_start)
                 progress.step += 1
-                progress.seconds = clock.seconds
-                self._record(figures, rate, clock.seconds - began)
+                progress.seconds = self._seconds()
+                self._record(figures, rate, progress.seconds - began)
                 ends = self._ends_epoch(progress.step)
                 if ends:
                     progress.ending = {
                         "values": {"learning_rate": rate},
                         "divergences": figures.divergences,
-                        "gradients": dict(figures.gradients),
+                        "gradients": figures.gradients,
                     }
-                    if not self._end_epoch(clock):
+                    if not self._end_epoch():
                         return
                 stops = self.world.any(self.asked_to_stop())
                 progress.interrupted = stops and progress.step < self.total_steps
-                due = clock.seconds - saved >= 60 * self.config.checkpoint_minutes
-                if ends:
-                    saved = clock.seconds
-                elif progress.interrupted or due:
+                due = self._seconds() - saved >= 60 * self.config.checkpoint_minutes
+                if not ends and (progress.interrupted or due):
                     self.save()
-                    saved = clock.seconds
+                if ends or due:
+                    saved = self._seconds()
                 if progress.interrupted:
                     return
 
@@ -169,10 +189,13 @@ class Trainer:
     # -- one step ------------------------------------------------------------------------------
 
     def step(self, inputs: Tensor, targets: Tensor) -> tuple[Figures, float]:
-        """One step of Adam; raises before parameters are changed if a number is not finite."""
+        """One step of Adam; raises before parameters are changed if a value is not finite."""
         progress = self.progress
-        statistics = self._running_statistics()
-        before = [value.clone() for value in statistics] if self.world.size > 1 else []
+        statistics: list[Tensor] = []
+        if self.world.size > 1:  # where another process may be lost
+            layers = (m for m in self.model.modules() if isinstance(m, RunningStatistics))
+            statistics = [value for layer in layers for value in layer.buffers()]
+        before = [value.clone() for value in statistics]
         try:
             with noticing_losses():
                 figures = self.gradients(inputs, targets)
@@ -182,7 +205,7 @@ class Trainer:
             raise
         self._require_finite_gradients()
         if self.world.leads and (not progress.step or self._ends_epoch(progress.step + 1)):
-            figures = replace(figures, gradients=gradient_ratios(self.model))
+            figures.gradients = gradient_ratios(self.model)
         # The state of this moment gave a finite objective: it is what a failure goes back to.
         self._snapshot.take()
         rate = learning_rate(self.config, progress.step, self.total_steps) * progress.caution
@@ -194,19 +217,11 @@ class Trainer:
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> Figures:
         """The gradient of minus the objective on the batch of the step under way."""
-        config, step = self.config, self.progress.step
-        if self._passes is None:
-            self._passes = Passes(
-                self.model,
-                self.world,
-                num_data=self.batches.num_data,
-                micro_batch=config.micro_batch,
-                record=config.compile,
-            )
+        step = self.progress.step
         self.model.train()
         self.optimiser.zero_grad()
         total = len(inputs) if self.world.size == 1 else self.batches.size(step)
-        seed = seed_of(config.seed, 4, step, 0)
+        seed = seed_of(self.config.seed, 4, step, 0)
         return self._passes.gradients(inputs, targets, total=total, seed=seed)
 
     def step_until_it_works(self, inputs: Tensor, targets: Tensor) -> tuple[Figures, float]:
@@ -234,10 +249,9 @@ class Trainer:
 
     def _require_finite_gradients(self) -> None:
         named = [(n, p.grad) for n, p in self.model.named_parameters() if p.grad is not None]
-        total = torch.stack([grad.detach().double().sum() for _, grad in named]).sum()
-        if bool(torch.isfinite(total)):
+        if torch.stack([grad.double().sum() for _, grad in named]).sum().isfinite():
             return
-        bad = [name for name, grad in named if not bool(torch.isfinite(grad).all())]
+        bad = [name for name, grad in named if not grad.isfinite().all()]
         if bad:
             raise NotFiniteError(f"the gradient of {', '.join(bad[:3])}", self.model.dtype, 1, 1)
 
@@ -269,19 +283,18 @@ class Trainer:
             epoch = -(-self.progress.step // self.batches.steps)
             self.sinks.step(StepRecord(self.progress.step, epoch, values))
 
-    def _end_epoch(self, clock: Clock) -> bool:
+    def _end_epoch(self) -> bool:
         """Evaluate, note and save an epoch; whether that was done, and not stopped before."""
-        progress, config, ending = self.progress, self.config, self.progress.ending
+        progress, every, ending = self.progress, self.config.evaluate_every, self.progress.ending
         assert ending is not None, "no epoch is at its end"
         epoch = progress.step // self.batches.steps
-        sums = dict(progress.sums)
-        images = sums.pop("images")
-        means = {name: value / images for name, value in sums.items()}
         names = {"accuracy": "train_accuracy", "expected_log_likelihood": "train_log_likelihood"}
-        values = {names.get(name, name): value for name, value in means.items()}
-        every = config.evaluate_every
-        last = progress.step == self.total_steps
-        evaluates = last or (every and epoch % every == 0)
+        values = {
+            names.get(name, name): value / progress.sums["images"]
+            for name, value in progress.sums.items()
+            if name != "images"
+        }
+        evaluates = progress.step == self.total_steps or (every and epoch % every == 0)
         went_back = stopped = False
         if evaluates:
             try:
@@ -289,18 +302,16 @@ class Trainer:
                 values.update(found)
             except ScoringStoppedError:
                 stopped = True
-        progress.seconds = clock.seconds
+        progress.seconds = self._seconds()
         progress.interrupted = self.world.any(stopped)
         if progress.interrupted:
             self.save()
             return False
         progress.sums, progress.ending = {}, None
         values |= {**ending["values"], "seconds": progress.seconds}
-        best = self.score in values and (
-            progress.best is None or values[self.score] > progress.best
-        )
-        if best:
-            progress.best = values[self.score]
+        score = values.get(self.score)
+        if score is not None and (progress.best is None or score > progress.best):
+            progress.best = score
             self.save(as_best=True)
         read = self.readings() if evaluates else {}
         self._record_layers(ending["divergences"], ending["gradients"], read)
@@ -317,9 +328,9 @@ class Trainer:
         """What the instruments say of the machine as it is, in the process that writes it down."""
         if not self.world.leads or not self.sinks.sinks:
             return {}
-        size = at_a_time(self.batches.batch_size, self.config.micro_batch)
         try:
-            return readings(self.model, self.batches.clean(IMAGES, size))
+            images = self.batches.clean(INSTRUMENT_IMAGES, self.config.micro_batch)
+            return readings(self.model, images)
         except NumericalError as error:
             self.sinks.message(f"the instruments of layers could not be read: {error}", "warning")
             return {}
@@ -330,16 +341,21 @@ class Trainer:
         gradients: Mapping[str, float],
         read: Mapping[str, Reading],
     ) -> None:
-        if self.world.leads:
-            values = layer_values(self.model, divergences, gradients, read)
-            step = self.progress.step
-            self.sinks.layers(LayersRecord(step // self.batches.steps, step, values))
+        """Note all that is known of layers, in the order of the model."""
+        if not self.world.leads:
+            return
+        known = {*divergences, *gradients, *read}
+        in_order = [name for name, _ in self.model.named_modules() if name in known]
+        values = {}
+        for name in dict.fromkeys([*in_order, *divergences]):
+            found = {"kl": divergences.get(name), "gradient": gradients.get(name)}
+            found |= asdict(read[name]) if name in read else {}
+            values[name] = {key: v for key in INSTRUMENTS if (v := found.get(key)) is not None}
+        step = self.progress.step
+        self.sinks.layers(LayersRecord(step // self.batches.steps, step, values))
 
     def _evaluated(self) -> tuple[dict[str, float], bool]:
-        """Figures of the evaluation; if it fails, once more from the last good state.
-
-        And whether it did.
-        """
+        """Figures of the evaluation, and whether it had to go back to the last good state."""
         evaluate = self.evaluate if self.evaluate is not None and self.world.leads else dict
         try:
             self.calibrate()
@@ -352,18 +368,13 @@ class Trainer:
 
     def calibrate(self) -> None:
         """Make the running statistics exact for the parameters of the moment."""
-        count, at_a_time = self.config.calibrate, self.config.micro_batch
-        if count:
-            self.model.calibrate(self.batches.clean(count, at_a_time))
-
-    def _running_statistics(self) -> list[Tensor]:
-        layers = (m for m in self.model.modules() if isinstance(m, RunningStatistics))
-        return [value for layer in layers for value in layer.buffers()]
+        if count := self.config.calibrate:
+            self.model.calibrate(self.batches.clean(count, self.config.micro_batch))
 
     def checkpoint(self) -> Checkpoint:
         """All that is needed to go on: model, optimiser, position, and what ``describe`` adds.
 
-        Order of the data, augmentation and samples are functions of the seed and the step, so that
+        Order of images, augmentation and samples are functions of the seed and the step, so that
         there is no random state besides them.
         """
         more = self.describe() if self.describe is not None else Checkpoint({}, {})
@@ -379,12 +390,32 @@ class Trainer:
             self.store.save(self.checkpoint(), as_best=as_best)
 
 
-class Clock:
-    """Seconds since it was made, on top of those before."""
+class Snapshot:
+    """A copy in memory of parameters, buffers and optimiser state, to go back to."""
 
-    def __init__(self, before: float) -> None:
-        self._start = time.perf_counter() - before
+    def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
+        self._model, self._optimiser = model, optimiser
+        self._values: list[Tensor] = []
 
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self._start
+    def _tensors(self) -> list[Tensor]:
+        state = [value for entry in self._optimiser.state.values() for value in entry.values()]
+        return [*self._model.parameters(), *self._model.buffers(), *state]
+
+    @torch.no_grad()
+    def take(self) -> None:
+        """Remember this moment."""
+        tensors = self._tensors()
+        if len(self._values) != len(tensors):
+            self._values = [tensor.detach().clone() for tensor in tensors]
+            return
+        for copy, tensor in zip(self._values, tensors, strict=True):
+            copy.copy_(tensor)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Go back to the moment remembered."""
+        tensors = self._tensors()
+        if len(tensors) > len(self._values):  # the moment was before the optimiser's first step
+            self._optimiser.state.clear()
+        for copy, tensor in zip(self._values, tensors, strict=False):
+            tensor.copy_(copy)

@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -65,8 +66,8 @@ class Demand:
     Attributes:
         image_shape: channels, then space.
         at_a_time: images that a step works on at a time.
-        in_pieces: whether those are a piece of the batch.
         evaluation: images that evaluation works on at a time.
+        in_pieces: whether a step works on a batch in pieces.
         initial: images that initialisation looks at; 0 where there is none.
         processes: that share a batch.
         held: bytes of the images that are in memory already.
@@ -100,15 +101,13 @@ class Demand:
         share = len(world.shares(batch)[0])
         at_a_time = min(recipe.micro_batch or share, share)
         evaluation = min(recipe.evaluation_batch, max(map(len, (images, *scored))))
-        if recipe.calibrate:
-            calibration = min(recipe.micro_batch or batch, recipe.calibrate)
-            evaluation = max(evaluation, calibration)
+        calibration = min(recipe.micro_batch or batch, recipe.calibrate)
         whitened = not (recipe.crop or recipe.flip) or recipe.augment == "after-whitening"
         on_host = device.type == "cpu"
         return cls(
             tuple(images.shape[1:]),
             at_a_time,
-            evaluation,
+            max(evaluation, calibration),
             in_pieces=at_a_time < share,
             initial=min(recipe.inducing_images, len(images)) if initialises else 0,
             processes=world.size,
@@ -120,13 +119,10 @@ class Demand:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What training will take at most, in bytes, and what there is for it.
+    """What training will take at most, in bytes, and what is there for this process.
 
-    Attributes:
-        needed: by this process, with what it holds already.
-        there: for this process, with what it holds already.
-        measured: whether ``needed`` was measured; else it is a bound.
-        warning: what to do about it, where it is too much.
+    Both include what the process holds already. What is needed was ``measured``, or is a bound;
+    where it is too much, ``warning`` says what to do.
     """
 
     needed: float
@@ -147,10 +143,7 @@ def gigabytes(size: float) -> str:
 
 
 def estimate(
-    model: DeepKernelMachine,
-    demand: Demand,
-    device: torch.device,
-    there: int | None = None,
+    model: DeepKernelMachine, demand: Demand, device: torch.device, there: int | None = None
 ) -> Estimate | None:
     """What a run will take of the memory that is there; None where that cannot be told.
 
@@ -164,19 +157,20 @@ def estimate(
     """
     if there is None:
         there = available_memory(device)
-        if there is not None and device.type == "cpu":
+        if there is None:
+            return None
+        if device.type == "cpu":
             there //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    if there is None:
-        return None
-    standing = _standing(model, device) + demand.copied
+    # Adam's two averages, the copy of parameters and averages that a failed step goes back to, and
+    # the parameters themselves where they are not yet on the device.
+    standing = _bytes_of(model) * (5 if device.type == "cpu" else 6) + demand.copied
     bound = upper_bound(model, demand)
     if bound is not None and standing + bound <= CAREFREE * there:
         return Estimate(demand.held + standing + bound, demand.held + there, measured=False)
     forked = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=forked), torch.enable_grad():
         try:
-            probe = Probe(model, demand, device)
-            return _judged(probe, demand, standing, there)
+            return _judged(Probe(model, demand, device), demand, standing, there)
         except ConvDKMError:  # training will come upon it too, and say what it is
             return None
 
@@ -193,20 +187,14 @@ def upper_bound(model: DeepKernelMachine, demand: Demand) -> float | None:
     live = LIVE * max(widths) * places + samples + math.prod(demand.image_shape)
     kept = KEPT * sum(widths) * places
     images = max(demand.at_a_time, demand.evaluation, demand.initial)
-    numbers = max(live * images, (live + kept) * demand.at_a_time)
-    return CHAINS * _bytes_of(model) + model.dtype.itemsize * numbers
+    entries = max(live * images, (live + kept) * demand.at_a_time)
+    return CHAINS * _bytes_of(model) + model.dtype.itemsize * entries
 
 
 class Probe:
-    """A copy of a machine, to be measured.
+    """A copy of a machine, to be measured on a device.
 
-    Args:
-        model: the machine, on the CPU.
-        demand: what a run asks of it.
-        device: where it is measured.
-
-    Attributes:
-        initialisation: what initialisation takes, on the CPU.
+    ``initialisation`` is what initialisation takes, on the CPU.
     """
 
     def __init__(self, model: DeepKernelMachine, demand: Demand, device: torch.device) -> None:
@@ -250,10 +238,7 @@ class Probe:
         return self._line(one, self._images, self.device)
 
     def _initialised(self) -> Line:
-        def start(inputs: Tensor, targets: Tensor) -> None:
-            self.model.initialise(inputs, targets, seed=0)
-
-        images = self._images
+        start, images = partial(self.model.initialise, seed=0), self._images
         while True:
             try:
                 return self._line(start, images, torch.device("cpu"))
@@ -271,12 +256,8 @@ class Probe:
             inputs = torch.randn(count, *self._shape).to(device)
             targets = (torch.arange(count) % self.model.likelihood.num_outputs).to(device)
             self.model.zero_grad()
-
-            def measured(inputs: Tensor = inputs, targets: Tensor = targets) -> object:
-                with smaller_pieces(PIECE):
-                    return action(inputs, targets)
-
-            peaks.append(peak_memory(measured, device))
+            with smaller_pieces(PIECE):
+                peaks.append(peak_memory(partial(action, inputs, targets), device))
         slope = max(0, peaks[1] - peaks[0]) / images
         return Line(max(0.0, peaks[0] - slope * images), slope * self._scale)
 
@@ -293,60 +274,43 @@ def _judged(probe: Probe, demand: Demand, standing: int, there: int) -> Estimate
         evaluation.at(demand.evaluation),
         start.at(demand.initial) if demand.initial and probe.device.type == "cpu" else 0.0,
     )
-    needed = standing + max(parts)
-    if needed <= ENOUGH * there:
-        return Estimate(demand.held + needed, demand.held + there, measured=True)
+    needed, limit = demand.held + standing + max(parts), demand.held + there
     room = ENOUGH * there - standing
-    advice = []
-    if parts[0] > room:
-        fits = step.images_within(room)
-        if fits:
-            advice.append(_smaller_steps(demand, fits))
-        if not demand.checkpointing:
-            other = probe.step(checkpointing=True)
-            advice += _recomputing(demand, step, other, room)
-        if not advice:
-            advice.append(
-                "Not even one image at a time fits: take fewer inducing points (--inducing),"
-                " smaller images (--image-size) or a larger --input-stride"
-            )
+    if max(parts) <= room:
+        return Estimate(needed, limit, measured=True)
+    advice = _on_steps(probe, demand, step, room) if parts[0] > room else []
     if parts[1] > room and (fits := evaluation.images_within(room)):
         advice.append(f"Evaluate fewer images at a time: --evaluation-batch {fits}")
     if parts[2] > room and (fits := start.images_within(room)):
         advice.append(f"Initialise by fewer images: --inducing-images {fits}")
-    total, limit = demand.held + needed, demand.held + there
     warning = (
-        f"this run will take about {gigabytes(total)} of memory, and {gigabytes(limit)} are there,"
+        f"this run will take about {gigabytes(needed)} of memory, and {gigabytes(limit)} are there,"
         f" so that the system may end it. {'. '.join(advice)}"
     )
-    return Estimate(total, limit, measured=True, warning=warning)
+    return Estimate(needed, limit, measured=True, warning=warning)
 
 
-def _smaller_steps(demand: Demand, fits: int) -> str:
-    pieces = f"--micro-batch {fits} fits"
-    if demand.in_pieces:
-        return pieces
-    return f"{pieces}, which works on a batch in pieces, and so does --batch-size" + (
-        f" {fits * demand.processes}"
-    )
-
-
-def _recomputing(demand: Demand, step: Line, other: Line, room: float) -> list[str]:
-    """What checkpointing would do, where it helps."""
-    if other.at(demand.at_a_time) <= room:
-        return ["--checkpointing alone would do"]
-    before, after = step.images_within(room), other.images_within(room)
-    option = "--micro-batch" if demand.in_pieces else "--batch-size"
-    images = after if demand.in_pieces else after * demand.processes
-    return [f"With --checkpointing, {option} {images} fits"] if after > before else []
-
-
-def _standing(model: DeepKernelMachine, device: torch.device) -> int:
-    """Adam's two averages, and the copy of everything that a failed step goes back to.
-
-    And the parameters themselves, where they are not yet on the device.
-    """
-    return _bytes_of(model) * (5 if device.type == "cpu" else 6)
+def _on_steps(probe: Probe, demand: Demand, step: Line, room: float) -> list[str]:
+    """Advice where a training step does not fit into ``room`` bytes."""
+    advice = []
+    processes = 1 if demand.in_pieces else demand.processes
+    fits = step.images_within(room)
+    if fits:
+        advice.append(f"--micro-batch {fits} fits")
+        if not demand.in_pieces:
+            advice[0] += ", which works on a batch in pieces, and so does --batch-size"
+            advice[0] += f" {fits * processes}"
+    if not demand.checkpointing:
+        other = probe.step(checkpointing=True)
+        option = "--micro-batch" if demand.in_pieces else "--batch-size"
+        if other.at(demand.at_a_time) <= room:
+            advice.append("--checkpointing alone would do")
+        elif (more := other.images_within(room)) > fits:
+            advice.append(f"With --checkpointing, {option} {more * processes} fits")
+    return advice or [
+        "Not even one image at a time fits: take fewer inducing points (--inducing), smaller images"
+        " (--image-size) or a larger --input-stride"
+    ]
 
 
 def _bytes_of(model: DeepKernelMachine) -> int:

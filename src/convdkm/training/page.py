@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from convdkm.data import Dataset
     from convdkm.training.run import Run
 
-
-class Writer(Protocol):
-    """Writes the page of a run; see :meth:`convdkm.Run.report`."""
-
-    def __call__(
-        self, run: Run, output: str | Path | None, data: Dataset | None, images: int
-    ) -> Path: ...
-
-
-writer: Writer
+writer: Callable[[Run, str | Path | None, Dataset | None, int], Path]
+"""Writes the page of a run; the arguments are those of :meth:`convdkm.Run.report`."""

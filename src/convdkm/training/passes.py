@@ -12,7 +12,7 @@ number of processes, but not for more than one piece.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from inspect import signature
@@ -31,7 +31,7 @@ from convdkm.training.gradients import RecordedGradients
 from convdkm.training.world import World, parts
 
 
-@dataclass(frozen=True)
+@dataclass
 class Figures:
     """What a step found on the whole batch.
 
@@ -45,7 +45,7 @@ class Figures:
     values: dict[str, float]
     layers: dict[str, Tensor]
     images: int
-    gradients: Mapping[str, float] = field(default_factory=dict)
+    gradients: dict[str, float] = field(default_factory=dict)
 
     @property
     def divergences(self) -> dict[str, float]:
@@ -76,10 +76,9 @@ class Passes:
         self.model, self.world = model, world
         self._recorded = RecordedGradients(model, num_data=num_data) if record else None
         self.num_data, self.micro_batch = num_data, micro_batch
-        self._loss = _Loss(model, num_data)
+        self._loss = _Loss(model, num_data, reaches_all=world.size > 1)
         self._parallel: DistributedDataParallel | None = None
         if world.size > 1:
-            self._loss.reaches_all = True
             # Running statistics are the same in all processes, being those of the whole batch.
             names = signature(DistributedDataParallel).parameters
             new = "forward_sync_buffers" in names  # of PyTorch 2.13 and later
@@ -89,45 +88,41 @@ class Passes:
     def gradients(self, inputs: Tensor, targets: Tensor, *, total: int, seed: int) -> Figures:
         """Add the gradient of minus the objective on the whole batch to every parameter's.
 
+        A numerical failure in any process is raised in all of them.
+
         Args:
             inputs: images of this process; a single one of any other where it has no share.
             targets: their labels.
             total: images of the whole batch.
             seed: of the whole batch's random numbers.
-
-        Raises:
-            NumericalError: in every process if there was one in any.
         """
         passes = shares(total, self.world, self.micro_batch, seed)
         if self._recorded is not None and self.world.size == len(passes) == 1:
             torch.manual_seed(seed_of(seed, self.world.rank, 0))
             with working_on(passes[0]):
                 objective = self._recorded(inputs, targets)
-            found = _found(objective, targets)
-            return self._figures(objective, found, targets, total)
+            return self._figures(objective, _found(objective, targets), targets, total)
         with self._agreeing():
             plan = self.model.plan()
         start = self.world.shares(total)[self.world.rank].start
+        forward = self._loss if self._parallel is None else self._parallel
         sums = [0.0, 0.0, 0.0]
         rest = total
-        for number, share in enumerate(passes):
+        for index, share in enumerate(passes):
             rest -= share.together
-            last = number == len(passes) - 1
-            torch.manual_seed(seed_of(seed, self.world.rank, number))
+            last = index == len(passes) - 1
+            torch.manual_seed(seed_of(seed, self.world.rank, index))
             first = share.first - start if share.count else 0
-            own = slice(first, first + max(share.count, 1))
+            images = slice(first, first + max(share.count, 1))
+            piece, labels, weight = inputs[images], targets[images], share.count / total
             with (
                 _momentum(self.model, share.together / total, rest / total),
                 nullcontext() if last or self._parallel is None else self._parallel.no_sync(),
             ):
                 with self._agreeing(), working_on(share):
-                    forward = self._loss if self._parallel is None else self._parallel
-                    weight = share.count / total
-                    loss, objective = forward(
-                        inputs[own], targets[own], plan, weight * self.world.size
-                    )
+                    loss, objective = forward(piece, labels, plan, weight * self.world.size)
                 loss.backward(retain_graph=not last)
-            found = _found(objective, targets[own])
+            found = _found(objective, labels)
             sums = [a + weight * b for a, b in zip(sums, found, strict=True)]
         return self._figures(objective, sums, targets, total)
 
@@ -149,12 +144,13 @@ class Passes:
     @contextmanager
     def _agreeing(self) -> Iterator[None]:
         """A numerical failure inside the block, in any process, is raised in all of them."""
-        failure: NumericalError | None = None
+        failure = None
         try:
             yield
         except NumericalError as error:
             failure = error
-        self.world.require_success(failure)
+        if self.world.any(failure is not None):
+            raise failure or NumericalError("another process failed")
 
 
 class _Loss(nn.Module):
@@ -164,10 +160,9 @@ class _Loss(nn.Module):
     gradients of all, and would wait for ever for those of one that is not used.
     """
 
-    def __init__(self, model: DeepKernelMachine, num_data: int) -> None:
+    def __init__(self, model: DeepKernelMachine, num_data: int, *, reaches_all: bool) -> None:
         super().__init__()
-        self.model, self.num_data = model, num_data
-        self.reaches_all = False
+        self.model, self.num_data, self.reaches_all = model, num_data, reaches_all
         self._idle: list[Tensor] | None = None
 
     def forward(
@@ -192,17 +187,17 @@ def shares(total: int, world: World, micro_batch: int | None, seed: int) -> list
     """
     every = world.shares(total)
     count = 1 if micro_batch is None else -(-len(every[0]) // micro_batch)
-    split = [parts(images, count) for images in every]
+    passes = zip(*(parts(images, count) for images in every), strict=True)
     return [
         Share(
-            first=min(own.start, total - 1),
-            count=len(own),
-            together=sum(len(each[number]) for each in split),
+            first=min(ranges[world.rank].start, total - 1),
+            count=len(ranges[world.rank]),
+            together=sum(map(len, ranges)),
             total=total,
             seed=seed,
             synchronised=world.size > 1,
         )
-        for number, own in enumerate(split[world.rank])
+        for ranges in passes
     ]
 
 
@@ -229,17 +224,15 @@ def _momentum(model: nn.Module, weight: float, rest: float) -> Iterator[None]:
 
 
 def _found(objective: Objective, targets: Tensor) -> list[float]:
-    """The objective, the expected log-likelihood and the accuracy, of one pass."""
-    found = (objective.total, objective.expected_log_likelihood, _accuracy(objective, targets))
-    return [float(each.detach()) for each in found]
+    """The objective, the expected log-likelihood and the accuracy of one pass; 0 for real targets.
 
-
-def _accuracy(objective: Objective, targets: Tensor) -> Tensor:
-    """Share of the images whose highest function is that of their class; 0 for real targets."""
-    mean = objective.marginals.mean.detach()
-    if targets.dtype.is_floating_point:
-        return mean.new_zeros(())
-    return (mean.argmax(1) == targets.to(mean.device)).double().mean()
+    An image counts as right if its highest function is that of its class.
+    """
+    accuracy = 0.0
+    if not targets.dtype.is_floating_point:
+        highest = objective.marginals.mean.argmax(1)
+        accuracy = (highest == targets.to(highest.device)).double().mean().item()
+    return [objective.total.item(), objective.expected_log_likelihood.item(), accuracy]
 
 
 def _leaves_of(value: Tensor) -> set[int]:

@@ -19,21 +19,15 @@ from convdkm.data.whitening import Whitening
 from convdkm.errors import InvalidInputError
 from convdkm.insight.instruments import Reading, readings
 from convdkm.model import DeepKernelMachine
-from convdkm.predicting.fold_whitening import folded_whitening
+from convdkm.predicting.fold import folded_whitening
 from convdkm.predicting.predictor import Predictor
 from convdkm.prediction import ClassPrediction
 from convdkm.storage.files import read_json
 from convdkm.training import page
-from convdkm.training.batches import chosen_once, seed_of
+from convdkm.training.batches import INSTRUMENT_IMAGES, chosen_once, seed_of
 from convdkm.training.build import dtype_of, unfitted_whitening
-from convdkm.training.checkpoint import (
-    Checkpoint,
-    CheckpointStore,
-    Which,
-    load_optimiser_tensors,
-)
+from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which, load_optimiser_tensors
 from convdkm.training.folder import CHECKPOINTS, METRICS, read_config, same_machine
-from convdkm.training.instruments import IMAGES, at_a_time
 from convdkm.training.metrics import prediction_metrics
 from convdkm.training.world import find_device
 
@@ -87,33 +81,31 @@ class Run:
         """
         folder = Path(folder)
         config, no_settings = read_config(folder)
-        (run, changed), warning = CheckpointStore(folder / CHECKPOINTS).load(
-            checkpoint, lambda loaded: cls._as_trained(config, loaded, model)
-        )
+
+        def as_trained(found: Checkpoint) -> tuple[Run, str | None]:
+            trained, changed = same_machine(config, found)
+            return cls.of_checkpoint(trained, found, model), changed
+
+        store = CheckpointStore(folder / CHECKPOINTS)
+        (run, changed), warning = store.load(checkpoint, as_trained)
         run.metrics, damage = _read_metrics(folder / METRICS, run.step, checkpoint)
         run.folder = folder
-        told = (warning, no_settings, changed, damage)
-        run.warning = "; ".join(text for text in told if text) or None
-        run.to(_device_or_cpu(config.training.device if device is None else device, device is None))
-        return run
-
-    @classmethod
-    def _as_trained(
-        cls, config: RunConfig, checkpoint: Checkpoint, model: DeepKernelMachine | None
-    ) -> tuple[Run, str | None]:
-        """A run with the machine of its checkpoint, and a warning if the settings have another."""
-        config, changed = same_machine(config, checkpoint.description.get("config"))
-        return cls.of_checkpoint(config, checkpoint, model), changed
+        run.warning = "; ".join(filter(None, (warning, no_settings, changed, damage))) or None
+        try:
+            place = find_device(config.training.device if device is None else device)
+        except InvalidInputError:
+            if device is not None:
+                raise
+            place = torch.device("cpu")
+        return run.to(place)
 
     @classmethod
     def of_checkpoint(
         cls, config: RunConfig, checkpoint: Checkpoint, model: DeepKernelMachine | None = None
     ) -> Run:
         """The machine that a checkpoint holds."""
-        shape, names = (
-            tuple(checkpoint.value("image_shape")),
-            tuple(checkpoint.value("class_names")),
-        )
+        shape = tuple(checkpoint.value("image_shape"))
+        names = tuple(checkpoint.value("class_names"))
         if checkpoint.value("own_model") and model is None:
             raise InvalidInputError(
                 "this run trained a machine of your own, which its settings do not describe; pass"
@@ -157,11 +149,10 @@ class Run:
         batch_size: int | None = None,
         watch: Watch | None = None,
     ) -> ClassPrediction:
-        tensor = as_images(images)
-        if tuple(tensor.shape[1:]) != tuple(self.image_shape):
+        tensor, shape = as_images(images), tuple(self.image_shape)
+        if tensor.shape[1:] != shape:
             raise InvalidInputError(
-                f"the model was trained on images of shape {tuple(self.image_shape)}, got"
-                f" {tuple(tensor.shape[1:])}"
+                f"the model was trained on images of shape {shape}, got {tuple(tensor.shape[1:])}"
             )
         if not len(tensor):
             raise InvalidInputError("there are no images to predict")
@@ -182,8 +173,7 @@ class Run:
     def predictor(self, *, deterministic: bool = False) -> Predictor:
         """The machine folded for prediction, with its whitening: takes images as they were loaded.
 
-        Args:
-            deterministic: see :meth:`convdkm.DeepKernelMachine.folded`.
+        See :meth:`convdkm.DeepKernelMachine.folded` for ``deterministic``.
         """
         predictor = self.model.folded(deterministic=deterministic)
         before = folded_whitening(self.whitening)
@@ -198,9 +188,10 @@ class Run:
 
     def evaluate_all(self, data: Dataset) -> dict[str, float]:
         """The figures of the training images and of the test images, with their prefixes."""
-        parts = parts_of(data)
-        scored = [class_metrics(part, self.evaluate(*parts[part])) for part in parts]
-        return {name: value for figures in scored for name, value in figures.items()}
+        figures: dict[str, float] = {}
+        for part, images_and_labels in parts_of(data).items():
+            figures |= class_metrics(part, self.evaluate(*images_and_labels))
+        return figures
 
     def readings(self, train_images: Tensor | None = None) -> dict[str, Reading]:
         """What the instruments say of every Gram layer, as training notes it in ``layers.csv``.
@@ -212,52 +203,35 @@ class Run:
         if train_images is None:
             return readings(self.model)
         training = self.config.training
-        chosen = train_images[chosen_once(len(train_images), IMAGES, training.seed)]
+        chosen = train_images[chosen_once(len(train_images), INSTRUMENT_IMAGES, training.seed)]
         whitened = self.whitening(chosen.to(self.model.device))
-        size = at_a_time(training.batch_size, training.micro_batch)
+        size = training.micro_batch or training.batch_size
         return readings(self.model, whitened.split(size))
 
     def report(
         self, output: str | Path | None = None, *, data: Dataset | None = None, images: int = 16
     ) -> Path:
-        """Write a page about the run: one HTML file; see ``convdkm report``.
+        """Write a page about the run: one HTML file, which is returned; see ``convdkm report``.
 
         Args:
             output: the file; ``report.html`` in the run's folder by default.
             data: its images, where the settings do not name them; loaded by default.
             images: how many images of each kind to show.
-
-        Returns:
-            The file.
         """
         return page.writer(self, output, data, images)
 
 
-def load_to_go_on(
-    store: CheckpointStore, config: RunConfig, model: DeepKernelMachine | None
-) -> tuple[Checkpoint, str | None]:
-    """The last checkpoint that training can go on from, tried before anything slow is done.
-
-    And a warning where it is not the last.
-    """
-
-    def tried(checkpoint: Checkpoint) -> Checkpoint:
-        require_fit(checkpoint, config, model)
-        return checkpoint
-
-    return store.load(use=tried)
-
-
 def require_fit(
     checkpoint: Checkpoint, config: RunConfig, model: DeepKernelMachine | None = None
-) -> None:
-    """Raise unless a checkpoint has all that the machine of the settings and its optimiser need."""
+) -> Checkpoint:
+    """The checkpoint, if it has all that the machine of the settings and its optimiser need."""
     if model is None and checkpoint.value("own_model"):
-        return  # a machine that the settings do not describe
+        return checkpoint  # a machine that the settings do not describe
     run = Run.of_checkpoint(config, checkpoint, model)
     with checkpoint.fitting():
         optimiser = torch.optim.Adam(run.model.parameters())
         load_optimiser_tensors(optimiser, checkpoint.part("optimiser"))
+    return checkpoint
 
 
 def as_images(images: Any) -> Tensor:
@@ -279,15 +253,6 @@ def class_metrics(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f"{prefix}_{name}": value for name, value in values.items()}
 
 
-def _device_or_cpu(name: str, fall_back: bool) -> torch.device:
-    try:
-        return find_device(name)
-    except InvalidInputError:
-        if not fall_back:
-            raise
-        return torch.device("cpu")
-
-
 def _read_metrics(path: Path, step: int, which: Which) -> tuple[dict[str, float], str | None]:
     """The final figures of a run, none if it has none yet; and what is wrong with the file."""
     if not path.is_file():
@@ -299,6 +264,8 @@ def _read_metrics(path: Path, step: int, which: Which) -> tuple[dict[str, float]
     if not isinstance(content, dict):
         return {}, f"{path} does not hold the figures of a run; they are left out"
     if which == "last" and content.get("steps", step) != step:
-        made = f"{path} has the figures after step {content['steps']}"
-        return {}, f"{made}, and the checkpoint that was read is of step {step}; they are left out"
+        return {}, (
+            f"{path} has the figures after step {content['steps']}, and the checkpoint that was"
+            f" read is of step {step}; they are left out"
+        )
     return content, None

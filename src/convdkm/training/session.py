@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+from torch import Tensor
 
 from convdkm.config import RunConfig
 from convdkm.data import Dataset
@@ -14,6 +17,7 @@ from convdkm.storage.files import write_json
 from convdkm.storage.text import in_shell
 from convdkm.training.batches import Batches
 from convdkm.training.build import (
+    augmented,
     built,
     fitted_whitening,
     initialise,
@@ -23,29 +27,29 @@ from convdkm.training.build import (
 )
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Progress
 from convdkm.training.folder import CHECKPOINTS, METRICS, TENSORBOARD, Writer
-from convdkm.training.log import LogSink
-from convdkm.training.loop import Trainer
+from convdkm.training.loop import ScoringStoppedError, Trainer
 from convdkm.training.memory import Demand, Estimate, estimate
-from convdkm.training.run import Run
-from convdkm.training.scoring import Scorer, ScoringStoppedError
-from convdkm.training.sinks import CsvSink, Level, Sink, Sinks, tensorboard_of
+from convdkm.training.run import Run, class_metrics, parts_of
+from convdkm.training.sinks import CsvSink, Level, LogSink, Sink, Sinks, tensorboard_of
 from convdkm.training.sources import drawn, kept
 from convdkm.training.world import ProcessLostError, World, find_device
 
 Stop = Callable[[], bool]
+NAMES = {"train": "training", "test": "test", "validation": "validation"}
+"""What the parts of the data are called in messages."""
 
 
 def prepared(
     config: RunConfig,
     dataset: Dataset | None,
     world: World,
-    *,
     folder: Path | None = None,
     writer: Writer | None = None,
+    *,
+    checkpoint: Checkpoint | None = None,
     model: DeepKernelMachine | None = None,
     sinks: Iterable[Sink] = (),
     stop: Stop | None = None,
-    checkpoint: Checkpoint | None = None,
 ) -> Session:
     """Load the images, build and initialise the machine, and write down what begins.
 
@@ -53,12 +57,11 @@ def prepared(
         config: the whole configuration.
         dataset: the images; loaded by the configuration if None.
         world: the processes that train.
-        folder: of the run, or None.
+        folder: of the run; in memory only if None.
         writer: of that folder, in the process that leads.
-        model: a machine of the user's own; built by the configuration if None.
-        sinks: of the user's.
-        stop: as in :func:`convdkm.fit`.
         checkpoint: to go on from.
+        model: a machine that the user built; built by the configuration if None.
+        sinks, stop: as in :func:`convdkm.fit`.
     """
     own_model = model is not None
     if checkpoint is not None and checkpoint.value("own_model") and not own_model:
@@ -75,7 +78,7 @@ def prepared(
     if checkpoint is None:
         images = drawn(config, dataset, tell)
         data = images.dataset
-        recipe = settled(config.training, data.train_images, tell)
+        recipe = settled(config.training, data.train_images, data.train_labels, tell)
         config = config.model_copy(update={"training": recipe})
         whitening = fitted_whitening(recipe, data.train_images, tell)
     else:
@@ -87,12 +90,11 @@ def prepared(
     whitening.to(device)
     if model is None:
         model = built(config.model, recipe, data.image_shape[0], data.num_classes)
-    begun, memory = checkpoint is not None, None
+    memory = None
     if world.leads:
         scored = [part.images for name, part in images.parts.items() if name != "train"]
-        demand = Demand.of(
-            recipe, data.train_images, world, device, initialises=not begun, scored=scored
-        )
+        new = checkpoint is None
+        demand = Demand.of(recipe, data.train_images, world, device, initialises=new, scored=scored)
         memory = estimate(model, demand, device)
     if memory is not None and memory.warning is not None:
         tell(memory.warning)
@@ -105,20 +107,15 @@ def prepared(
     run = Run(
         config, model, whitening, data.class_names, data.image_shape, folder, leads=world.leads
     )
-    if writer is not None and not begun and (text := writer.begin(config, images)):
+    if checkpoint is None and writer is not None and (text := writer.begin(config, images)):
         tell(text, "info")
     if folder is not None and world.leads:
         before = Progress() if checkpoint is None else checkpoint.progress
         listeners += _file_sinks(folder, before, memory)
+    train_images, train_labels = data.train_images.to(device), data.train_labels.to(device)
     trainer = Trainer(
         model,
-        Batches.of(
-            recipe,
-            data.train_images.to(device),
-            data.train_labels.to(device),
-            whitening=whitening,
-            world=world,
-        ),
+        Batches.of(recipe, train_images, train_labels, whitening=whitening, world=world),
         recipe,
         sinks=listeners,
         store=None if folder is None else CheckpointStore(folder / CHECKPOINTS),
@@ -126,13 +123,13 @@ def prepared(
         score="validation_log_likelihood" if images.held_out is not None else "objective",
         stop=stop,
     )
-    scorer = Scorer(run, data, images.held_out, sinks=trainer.sinks, stop=trainer.asked_to_stop)
-    trainer.evaluate = scorer.after_epoch
+    session = Session(data, images.held_out, run, trainer, world, memory)
+    trainer.evaluate = session.figures_after_epoch
     if checkpoint is None:
         trainer.save()
     else:
         trainer.restore(checkpoint)
-    return Session(data, run, trainer, scorer, world, memory)
+    return session
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,17 +138,15 @@ class Session:
 
     Attributes:
         dataset: the images for training and testing.
+        held_out: those for validation, and their labels.
         result: the run, whose machine is trained.
-        trainer: trains it.
-        scorer: works out its figures.
-        world: the processes that train.
         memory: what it will take, where that can be told.
     """
 
     dataset: Dataset
+    held_out: tuple[Tensor, Tensor] | None
     result: Run
     trainer: Trainer
-    scorer: Scorer
     world: World
     memory: Estimate | None
 
@@ -161,27 +156,23 @@ class Session:
         config, folder = result.config, result.folder
         detail = {
             "inducing": "/".join(map(str, config.model.inducing)),
-            "ν": f"{config.model.nu}",
-            "device": str(result.model.device),
+            "ν": config.model.nu,
+            "device": result.model.device,
             "precision": config.training.precision,
+            "memory": self.memory,
+            "folder": folder,
+            "processes": self.world.size if self.world.size > 1 else None,
         }
-        if self.memory is not None:
-            detail["memory"] = str(self.memory)
-        if folder is not None:
-            detail["folder"] = str(folder)
-            if self.world.leads:
-                (folder / METRICS).unlink(missing_ok=True)  # of a shorter run
-        if self.world.size > 1:
-            detail["processes"] = str(self.world.size)
+        shown = {name: str(value) for name, value in detail.items() if value is not None}
+        if folder is not None and self.world.leads:
+            (folder / METRICS).unlink(missing_ok=True)  # of a shorter run
         try:
             with trainer.sinks:
-                progress = trainer.run(trainer.info(config.data.dataset, **detail))
+                progress = trainer.run(trainer.info(config.data.dataset, **shown))
                 result.step = progress.step
                 if not progress.interrupted and self.world.leads:
-                    result.metrics = self.scorer.at_the_end(
-                        epochs=config.training.epochs,
-                        steps=progress.step,
-                        seconds=progress.seconds,
+                    result.metrics = self._final_figures(
+                        epochs=config.training.epochs, steps=progress.step, seconds=progress.seconds
                     )
         except ScoringStoppedError:
             pass
@@ -194,6 +185,46 @@ class Session:
             write_json(folder / METRICS, result.metrics)
         result.model.eval()
         return result
+
+    def figures_after_epoch(self) -> dict[str, float]:
+        """Figures of all but the training images."""
+        parts = self._parts()
+        return self._figures(
+            {part: parts[part] for part in ("validation", "test") if part in parts}
+        )
+
+    def _final_figures(self, **training: float) -> dict[str, float]:
+        """Figures of all images, and of the run: those given, and how large it is."""
+        parts = self._parts()
+        counts = {part: len(labels) for part, (_, labels) in parts.items()}
+        named = ", ".join(f"{count:,} {NAMES[part]}" for part, count in counts.items())
+        self.trainer.sinks.message(f"scoring {named} images")
+        return {
+            **self._figures(parts),
+            **training,
+            **{f"{part}_images": counts.get(part, 0) for part in ("train", "test")},
+            "parameters": sum(p.numel() for p in self.result.model.parameters()),
+        }
+
+    def _parts(self) -> dict[str, tuple[Tensor, Tensor]]:
+        held_out = {} if self.held_out is None else {"validation": self.held_out}
+        return parts_of(self.dataset) | held_out
+
+    def _figures(self, parts: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
+        """Figures of parts; training images are cropped and flipped if the recipe says so."""
+        values: dict[str, float] = {}
+        recipe = self.result.config.training
+        for part, (images, labels) in parts.items():
+            scored = augmented(recipe, images) if part == "train" else images
+            watch = partial(self._watch, f"scoring {NAMES[part]} images")
+            watch(0, len(images))
+            values |= class_metrics(part, self.result.evaluate(scored, labels, watch=watch))
+        return values
+
+    def _watch(self, what: str, done: int, total: int) -> None:
+        self.trainer.sinks.progress(what, done, total)
+        if done < total and self.trainer.asked_to_stop():
+            raise ScoringStoppedError(f"{what}: {done:,} of {total:,} were done")
 
 
 def _require_unchanged(data: Dataset, checkpoint: Checkpoint) -> None:

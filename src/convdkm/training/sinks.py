@@ -6,15 +6,15 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from convdkm.checks import check_positive
 from convdkm.errors import InvalidInputError
 from convdkm.storage.files import writing
-from convdkm.storage.text import in_markdown, writable
+from convdkm.storage.text import in_markdown, one_line, writable
 from convdkm.training.tables import Table, read_table
 
 if TYPE_CHECKING:
@@ -32,11 +32,9 @@ class RunInfo:
 
     Attributes:
         name: of the data set.
-        epochs: of the whole run.
-        steps_per_epoch: optimiser steps in each.
-        num_data: training images.
+        num_data: number of training images.
         first_step: steps done before, where the run is resumed.
-        parameters: trainable numbers of the model.
+        parameters: number of parameters of the model.
         detail: a few lines to show, such as the preset and the device.
     """
 
@@ -72,12 +70,7 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class LayersRecord:
-    """What the instruments say of layers after an epoch; epoch 0 is before the first step.
-
-    Attributes:
-        epoch, step: as in :class:`EpochRecord`.
-        values: for every layer, by its name, some of :data:`INSTRUMENTS`.
-    """
+    """For every layer some of :data:`INSTRUMENTS`; epoch 0 is before the first step."""
 
     epoch: int
     step: int
@@ -116,12 +109,7 @@ class Sink:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self.close()
         else:  # what stopped the run matters more than what closing might raise
@@ -180,11 +168,7 @@ class CsvSink(Sink):
     essential = True
 
     def __init__(
-        self,
-        folder: str | Path,
-        *,
-        keep_through_step: int | None = None,
-        ends_epoch: bool = True,
+        self, folder: str | Path, *, keep_through_step: int | None = None, ends_epoch: bool = True
     ) -> None:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -240,6 +224,23 @@ def read_layers(path: str | Path) -> dict[int, dict[str, dict[str, float]]]:
     return layers
 
 
+class LogSink(Sink):
+    """Appends messages to ``log.txt``, each with its time."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.path = Path(folder) / "log.txt"
+
+    def start(self, info: RunInfo) -> None:
+        verb = "goes on after" if info.first_step else "starts at"
+        total = info.epochs * info.steps_per_epoch
+        self.message(f"training {verb} step {info.first_step} of {total}")
+
+    def message(self, text: str, level: Level = "info") -> None:
+        moment = datetime.now(timezone.utc).isoformat(timespec="seconds")
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(f"{moment} {level}: {one_line(text)}\n")
+
+
 class TensorBoardSink(Sink):
     """Event files for TensorBoard; needs the optional package ``tensorboard``.
 
@@ -271,15 +272,14 @@ class TensorBoardSink(Sink):
     def start(self, info: RunInfo) -> None:
         rows = {
             "data set": info.name,
-            "epochs": str(info.epochs),
-            "steps per epoch": str(info.steps_per_epoch),
-            "training images": str(info.num_data),
-            "parameters": str(info.parameters),
+            "epochs": info.epochs,
+            "steps per epoch": info.steps_per_epoch,
+            "training images": info.num_data,
+            "parameters": info.parameters,
             **info.detail,
         }
         lines = (f"| {in_markdown(name)} | {in_markdown(value)} |" for name, value in rows.items())
-        table = "\n".join(lines)
-        self._writer.add_text("run", f"| | |\n|-|-|\n{table}", info.first_step)
+        self._writer.add_text("run", "\n".join(("| | |", "|-|-|", *lines)), info.first_step)
 
     def step(self, record: StepRecord) -> None:
         if record.step % self._every == 0:
@@ -342,14 +342,14 @@ class Sinks(Sink):
         self._forward(lambda sink: sink.progress(what, done, total))
 
     def close(self) -> None:
-        failure: Exception | None = None
+        failures = []
         for sink in self.sinks:
             try:
                 sink.close()
             except Exception as error:
-                failure = error if sink.essential and failure is None else failure
-        if failure is not None:
-            raise failure
+                failures += [error] if sink.essential else []
+        if failures:
+            raise failures[0]
 
     def _forward(self, call: Callable[[Sink], None]) -> None:
         for sink in tuple(self.sinks):
@@ -360,14 +360,11 @@ class Sinks(Sink):
             except Exception as error:
                 if sink.essential:
                     raise
-                self._drop(sink, error)
-
-    def _drop(self, sink: Sink, error: Exception) -> None:
-        self.sinks.remove(sink)
-        with suppress(Exception):
-            sink.close()
-        self.message(
-            f"{type(sink).__name__} failed and is used no more:"
-            f" {type(error).__name__}: {error}. Training goes on.",
-            "warning",
-        )
+                self.sinks.remove(sink)
+                with suppress(Exception):
+                    sink.close()
+                self.message(
+                    f"{type(sink).__name__} failed and is used no more:"
+                    f" {type(error).__name__}: {error}. Training goes on.",
+                    "warning",
+                )

@@ -16,9 +16,7 @@ from convdkm.storage.text import csv_line
 class Table:
     """A CSV file that grows row by row, and column by column where it must.
 
-    Args:
-        path: the file.
-        columns: what a new file begins with; others follow as they turn up.
+    A new file begins with ``columns``; others follow as they turn up.
     """
 
     def __init__(self, path: Path, columns: Iterable[str] = ()) -> None:
@@ -34,12 +32,12 @@ class Table:
         """Take over the file of an earlier process, but for the rows not to be kept."""
         columns, rows = read_table(self.path)
         rows = [row for row in rows if keep(row)]
-        found = {name for row in rows for name in row} | set(self._known)
-        self._columns = [name for name in columns if name in found] if rows else []
-        if rows:
-            self._rewrite(rows)
-        else:
+        if not rows:
             self.path.unlink(missing_ok=True)
+            return
+        found = {name for row in rows for name in row} | set(self._known)
+        self._columns = [name for name in columns if name in found]
+        self._rewrite(rows)
 
     def append(self, index: Mapping[str, int | str], values: Mapping[str, float]) -> None:
         """Add a row: what it is about, and its values."""
@@ -93,12 +91,12 @@ def read_table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         return [], []
     columns, *table = csv.reader(lines)
     rows = []
-    for number, cells in enumerate(table, 2):
+    for line, cells in enumerate(table, 2):
         if len(cells) != len(columns):
-            if number == len(lines):
+            if line == len(lines):
                 break
             raise InvalidInputError(
-                f"line {number} of {path} has {len(cells)} cells, but there are"
+                f"line {line} of {path} has {len(cells)} cells, but there are"
                 f" {len(columns)} columns"
             )
         rows.append({name: cell for name, cell in zip(columns, cells, strict=True) if cell})

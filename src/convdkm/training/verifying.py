@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from convdkm.config import RunConfig
 from convdkm.data.split_record import SplitRecord
@@ -30,10 +30,8 @@ from convdkm.training.sinks import read_csv, read_layers
 
 
 def _tensors(path: Path) -> None:
-    if key_of(path) == CHECKPOINT.key:
-        read_checkpoint(path)
-    else:
-        load_predictor(path)
+    read = read_checkpoint if key_of(path) == CHECKPOINT.key else load_predictor
+    read(path)
 
 
 def _program(path: Path) -> None:
@@ -50,11 +48,7 @@ def _onnx(path: Path) -> None:
         onnx.load(path)
 
 
-EXPORTED: dict[str, Callable[[Path], None]] = {
-    ".safetensors": _tensors,
-    ".onnx": _onnx,
-    ".pt2": _program,
-}
+EXPORTED = {".safetensors": _tensors, ".onnx": _onnx, ".pt2": _program}
 """How exported files are read, by their endings; an error if they make no sense."""
 
 
@@ -66,17 +60,16 @@ def verify_file(path: Path) -> Finding:
 def verify_run(folder: Path) -> Iterator[Finding]:
     """Check every file of the folder of a run."""
     found: dict[str, Checkpoint] = {}
-    config, wrong = None, ""
+    config, wrong = None, None
     try:
-        config, warning = read_config(folder)
-        wrong = warning or ""
+        config, wrong = read_config(folder)
     except ConvDKMError as error:
         wrong = reason_of(error, folder / CONFIG)
 
     def read(path: Path) -> None:
         checkpoint = read_checkpoint(path)
         if config is not None:
-            require_fit(checkpoint, same_machine(config, checkpoint.description.get("config"))[0])
+            require_fit(checkpoint, same_machine(config, checkpoint)[0])
         found[path.stem] = checkpoint
 
     store = CheckpointStore(folder / CHECKPOINTS)
@@ -87,17 +80,17 @@ def verify_run(folder: Path) -> Iterator[Finding]:
     elif "last" not in present:
         checkpoints.append(Finding(store.path("last"), "damaged", "it is missing"))
     last = found.get("last")
-    if wrong or config is None:
-        yield Finding(folder / CONFIG, "damaged", wrong)
+    if config is None or wrong is not None:
+        yield Finding(folder / CONFIG, "damaged", wrong or "")
     else:
         yield checked_text(folder / CONFIG, lambda _: _compared(config, last))
     yield from checkpoints
-    step = 0 if last is None else last.progress.step
+    step = None if last is None else last.progress.step
     for name, look in (
-        (SPLIT, lambda path: _images(SplitRecord.read(path))),
+        (SPLIT, _images),
         (ENVIRONMENT, lambda path: f"{len(values_of(path))} entries"),
-        (METRICS, lambda path: _of_step(values_of(path), last)),
-        ("steps.csv", lambda path: _steps(path, step)),
+        (METRICS, lambda path: _figures(path, step)),
+        ("steps.csv", lambda path: _steps(path, step or 0)),
         ("epochs.csv", lambda path: f"{len(read_csv(path))} epochs"),
         ("layers.csv", lambda path: f"{len(read_layers(path))} epochs"),
     ):
@@ -107,40 +100,41 @@ def verify_run(folder: Path) -> Iterator[Finding]:
 
 def _compared(config: RunConfig, last: Checkpoint | None) -> str:
     """What differs from the settings of a checkpoint: ``resume`` may change some."""
-    trained = None if last is None else last.description.get("config")
-    _, another = same_machine(config, trained)
+    if last is None:
+        return ""
+    _, another = same_machine(config, last)
     if another is not None:
         raise InvalidInputError(another)
-    flat = RunConfig.of(trained).flat() if trained else config.flat()
+    before = RunConfig.of(last.value("config")).flat()
     return "; ".join(
-        f"{name} is {value!r}, and was {flat[name]!r} at the last checkpoint"
+        f"{name} is {value!r}, and was {before[name]!r} at the last checkpoint"
         for name, value in config.flat().items()
-        if flat[name] != value
+        if before[name] != value
     )
 
 
-def _images(split: SplitRecord | None) -> str:
-    parts = {} if split is None else split.parts
-    return f"{sum(map(len, parts.values()))} images"
+def _images(path: Path) -> str:
+    split = SplitRecord.read(path)
+    return f"{sum(map(len, split.parts.values())) if split else 0} images"
 
 
-def _of_step(metrics: dict[str, Any], last: Checkpoint | None) -> str:
-    if last is not None and metrics.get("steps", last.progress.step) != last.progress.step:
+def _figures(path: Path, step: int | None) -> str:
+    metrics = values_of(path)
+    if step is not None and metrics.get("steps", step) != step:
         raise InvalidInputError(
-            f"it is of step {metrics['steps']}, and the last checkpoint of {last.progress.step}"
+            f"it is of step {metrics['steps']}, and the last checkpoint of {step}"
         )
     return f"{len(metrics)} figures"
 
 
 def _steps(path: Path, through: int) -> str:
     """The steps have to be there one by one, as far as the last checkpoint goes."""
-    numbers = [int(row["step"]) for row in read_csv(path)]
-    expected = range(1, len(numbers) + 1)
-    for number, right in zip(numbers, expected, strict=True):
-        if number != right:
-            raise InvalidInputError(f"step {number} stands where step {right} should")
-    if len(numbers) < through:
+    count = 0
+    for count, row in enumerate(read_csv(path), 1):
+        if int(row["step"]) != count:
+            raise InvalidInputError(f"step {int(row['step'])} stands where step {count} should")
+    if count < through:
         raise InvalidInputError(
-            f"it ends at step {len(numbers)}, and the last checkpoint is of step {through}"
+            f"it ends at step {count}, and the last checkpoint is of step {through}"
         )
-    return f"{len(numbers)} steps"
+    return f"{count} steps"

@@ -7,6 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import NamedTuple
 
 from rich.console import Console, Group, RenderableType
@@ -17,8 +18,8 @@ from rich.text import Text
 
 from convdkm.storage.text import legible
 from convdkm.training.sinks import EpochRecord, Level, RunInfo, Sink, StepRecord
-from convdkm.training.time_left import Clock, TimeLeft
 
+Clock = Callable[[], float]
 MISSING = "–"
 REFRESHES_PER_SECOND = 4
 SECONDS_BETWEEN_LINES = 30.0
@@ -27,13 +28,24 @@ SECONDS_BETWEEN_LINES = 30.0
 # -- numbers as text -------------------------------------------------------------------------------
 
 
-def format_duration(seconds: float | None) -> str:
+def _or_missing(show: Callable[[float], str]) -> Callable[[float | None], str]:
+    """Show a dash for a value that is absent or not finite."""
+
+    @wraps(show)
+    def shown(value: float | None) -> str:
+        return MISSING if value is None or not math.isfinite(value) else show(value)
+
+    return shown
+
+
+@_or_missing
+def format_duration(seconds: float) -> str:
     """A duration in its two largest units.
 
     >>> format_duration(45.2), format_duration(61), format_duration(3720), format_duration(90_000)
     ('45 s', '1 min 01 s', '1 h 02 min', '1 d 01 h')
     """
-    if seconds is None or not math.isfinite(seconds) or seconds < 0:
+    if seconds < 0:
         return MISSING
     whole = round(seconds)
     if whole < 60:
@@ -47,30 +59,30 @@ def format_duration(seconds: float | None) -> str:
     return f"{hours // 24} d {hours % 24:02d} h"
 
 
-def format_number(value: float | None) -> str:
+@_or_missing
+def format_number(value: float) -> str:
     """A value of the objective or of one of its parts, in at most nine characters."""
-    if value is None or not math.isfinite(value):
-        return MISSING
     size = abs(value)
     if size and (size < 5e-4 or size >= 1e5):
         return f"{value:.2e}"
     return f"{value:.4f}" if size < 1000 else f"{value:.2f}"
 
 
-def format_percent(share: float | None) -> str:
+@_or_missing
+def format_percent(share: float) -> str:
     """A share such as an accuracy, in per cent."""
-    return MISSING if share is None or not math.isfinite(share) else f"{100 * share:.2f}%"
+    return f"{100 * share:.2f}%"
 
 
-def format_rate(rate: float | None) -> str:
+@_or_missing
+def format_rate(rate: float) -> str:
     """A learning rate."""
-    return MISSING if rate is None or not math.isfinite(rate) else f"{rate:.3g}"
+    return f"{rate:.3g}"
 
 
-def format_speed(images_per_second: float | None) -> str:
+@_or_missing
+def format_speed(images_per_second: float) -> str:
     """Images per second."""
-    if images_per_second is None or not math.isfinite(images_per_second):
-        return MISSING
     return f"{images_per_second:,.0f}" if images_per_second >= 10 else f"{images_per_second:.2g}"
 
 
@@ -98,41 +110,72 @@ SHORT_NAMES = {"test": "test", "validation": "val."}
 EPOCH_WIDTH = 9
 
 
-class EpochTable:
-    """Aligned lines, one for each epoch, below a header."""
+# -- the time left ---------------------------------------------------------------------------------
 
-    def __init__(self, epochs: int) -> None:
-        self._epochs = epochs
-        self._held_out: str | None = None
 
-    def header(self, values: Mapping[str, float]) -> str | None:
-        """The header, where these values are the first, or have other columns than those before."""
-        before = self._held_out
-        found = [name for name in SHORT_NAMES if f"{name}_accuracy" in values]
-        self._held_out = found[0] if found else before or "test"
-        short = SHORT_NAMES[self._held_out]
-        titles = [column.title.format(short=short).rjust(column.width) for column in COLUMNS]
-        return None if self._held_out == before else self._line("epoch", *titles)
+class TimeLeft:
+    """Predicts how long a run still takes, from what this process has seen of it.
 
-    def line(self, record: EpochRecord) -> str:
-        """The line of an epoch."""
-        keys = [column.key.format(held_out=self._held_out) for column in COLUMNS]
-        cells = [
-            column.show(record.values.get(key)).rjust(column.width)
-            for column, key in zip(COLUMNS, keys, strict=True)
-        ]
-        return self._line(f"{record.epoch}/{self._epochs}", *cells)
+    The time of a step is a weighted mean in which a step loses its weight over about a minute, or
+    over twenty steps where they are slow. The time between the last step of an epoch and the first
+    of the next, such as evaluation, is averaged over the epochs.
+    """
 
-    def unfinished_line(
-        self, epoch: int, objective: float | None, accuracy: float | None, remark: str
-    ) -> str:
-        """A line within an epoch, in the first columns, and a remark."""
-        cells = format_number(objective).rjust(9), format_percent(accuracy).rjust(10)
-        return self._line(f"{epoch}/{self._epochs}", *cells, remark)
+    MEMORY_SECONDS = 60.0
+    MEMORY_STEPS = 20
 
-    @staticmethod
-    def _line(epoch: str, *cells: str) -> str:
-        return "  ".join((epoch.rjust(EPOCH_WIDTH), *cells))
+    def __init__(self, info: RunInfo, clock: Clock) -> None:
+        self._clock = clock
+        self._steps_per_epoch, self._epochs = info.steps_per_epoch, info.epochs
+        self._step, self._finished_epochs = info.first_step, info.first_step // info.steps_per_epoch
+        self._epoch = self._finished_epochs + 1
+        self._time: float | None = None
+        self._weighted_seconds = self._weighted_steps = 0.0
+        self._pauses, self._paused_seconds = 0, 0.0
+
+    @property
+    def seconds_per_step(self) -> float | None:
+        """The weighted mean; None before the second step of this process."""
+        return self._weighted_seconds / self._weighted_steps if self._weighted_steps else None
+
+    def step(self, step: int, epoch: int) -> None:
+        """Take note of a step that has just ended."""
+        now, count = self._clock(), step - self._step
+        if self._time is not None and count > 0:
+            seconds = now - self._time
+            usual = self.seconds_per_step
+            if epoch == self._epoch or self._steps_per_epoch == 1:
+                memory = max(math.exp(-seconds / self.MEMORY_SECONDS), 1 - 1 / self.MEMORY_STEPS)
+                self._weighted_seconds = memory * self._weighted_seconds + seconds
+                self._weighted_steps = memory * self._weighted_steps + count
+            elif usual is not None:
+                self._paused_seconds += max(seconds - count * usual, 0.0)
+        self._step, self._epoch, self._time = step, epoch, now
+
+    def epoch(self, epoch: int) -> None:
+        """Take note of an epoch whose record is complete."""
+        now = self._clock()
+        if self._time is not None:
+            self._pauses += 1
+            self._paused_seconds += now - self._time
+            self._time = now
+        self._finished_epochs = epoch
+
+    def of_epoch(self) -> float | None:
+        """Seconds until the last step of this epoch."""
+        return self._predict(self._epoch * self._steps_per_epoch - self._step, 0)
+
+    def of_run(self) -> float | None:
+        """Seconds until the end of the run."""
+        steps = self._epochs * self._steps_per_epoch - self._step
+        return self._predict(steps, self._epochs - self._finished_epochs)
+
+    def _predict(self, steps: int, epochs: int) -> float | None:
+        usual = self.seconds_per_step
+        if usual is None or self._time is None:
+            return None
+        pause = self._paused_seconds / self._pauses if self._pauses else 0.0
+        return max(steps * usual + epochs * pause - (self._clock() - self._time), 0.0)
 
 
 # -- the sink --------------------------------------------------------------------------------------
@@ -161,7 +204,7 @@ class TerminalSink(Sink):
     def start(self, info: RunInfo) -> None:
         self.close()
         self._info, self._last, self._seconds, self._work = info, None, None, None
-        self._left, self._table = TimeLeft(info, self._clock), EpochTable(info.epochs)
+        self._left, self._held_out = TimeLeft(info, self._clock), ""
         self._print(
             f"{info.name}: {info.num_data:,} images, {info.epochs:,} epochs of"
             f" {info.steps_per_epoch:,} steps, {info.parameters:,} parameters",
@@ -201,7 +244,11 @@ class TerminalSink(Sink):
         self._left.epoch(record.epoch)
         self._seconds = record.values.get("seconds")
         self._print_header(record.values)
-        self._print(self._table.line(record))
+        cells = []
+        for column in COLUMNS:
+            value = record.values.get(column.key.format(held_out=self._held_out))
+            cells.append(column.show(value).rjust(column.width))
+        self._print_row(f"{record.epoch}/{self._known_info().epochs}", *cells)
 
     def message(self, text: str, level: Level = "info") -> None:
         prefix, style = {
@@ -240,30 +287,41 @@ class TerminalSink(Sink):
         self._last_line = self._clock()
 
     def _print_header(self, values: Mapping[str, float]) -> None:
-        header = self._table.header(values)
-        if header is not None:
-            self._print(header, "bold")
+        """Print the titles of columns where they are the first, or other than those before."""
+        before = self._held_out
+        found = [name for name in SHORT_NAMES if f"{name}_accuracy" in values]
+        self._held_out = found[0] if found else before or "test"
+        if self._held_out != before:
+            short = SHORT_NAMES[self._held_out]
+            titles = (column.title.format(short=short).rjust(column.width) for column in COLUMNS)
+            self._print_row("epoch", *titles, style="bold")
+
+    def _print_row(self, epoch: str, *cells: str, style: str = "") -> None:
+        self._print("  ".join((epoch.rjust(EPOCH_WIDTH), *cells)), style)
 
     def _print_progress(self, record: StepRecord) -> None:
         self._print_header({})
-        remark = (
-            f"step {self._step_of_epoch()}/{self._known_info().steps_per_epoch},"
+        info = self._known_info()
+        self._print_row(
+            f"{record.epoch}/{info.epochs}",
+            format_number(record.values.get("objective")).rjust(9),
+            format_percent(self._epoch_accuracy()).rjust(10),
+            f"step {self._step_of_epoch()}/{info.steps_per_epoch},"
             f" {format_speed(record.values.get('images_per_second'))} img/s,"
-            f" {format_duration(self._left.of_run())} left"
+            f" {format_duration(self._left.of_run())} left",
         )
-        objective, accuracy = record.values.get("objective"), self._epoch_accuracy()
-        self._print(self._table.unfinished_line(record.epoch, objective, accuracy, remark))
 
     def _closing_line(self, info: RunInfo) -> str:
         steps = self._last.step if self._last is not None else info.first_step
         after = f" after {format_duration(self._seconds)}" if self._seconds is not None else ""
         total = info.epochs * info.steps_per_epoch
-        if self._work is not None:
-            what, done, whole = self._work
-            return f"stopped at step {steps:,} of {total:,}{after}, {what}: {done:,} of {whole:,}"
-        if steps >= total:
+        if self._work is None and steps >= total:
             return f"finished{after}"
-        return f"stopped at step {steps:,} of {total:,}{after}"
+        stopped = f"stopped at step {steps:,} of {total:,}{after}"
+        if self._work is None:
+            return stopped
+        what, done, whole = self._work
+        return f"{stopped}, {what}: {done:,} of {whole:,}"
 
     # -- the live part -------------------------------------------------------------------------
 
@@ -279,34 +337,31 @@ class TerminalSink(Sink):
         bars.add_column(ratio=1)
         bars.add_column(justify="right", no_wrap=True)
         bars.add_column(justify="right", no_wrap=True, min_width=16)
+        of_run, of_epoch = map(format_duration, (self._left.of_run(), self._left.of_epoch()))
         rows: list[tuple[str, int, float, int, str]] = [
-            (name, now, done, total, f"{format_duration(left)} left")
-            for name, now, done, total, left in (
-                ("epoch", epoch, step / info.steps_per_epoch, info.epochs, self._left.of_run()),
-                ("step", inside, inside, info.steps_per_epoch, self._left.of_epoch()),
-            )
+            ("epoch", epoch, step / info.steps_per_epoch, info.epochs, f"{of_run} left"),
+            ("step", inside, inside, info.steps_per_epoch, f"{of_epoch} left"),
         ]
         if self._work is not None:
             what, finished, whole = self._work
             rows.append(("images", finished, finished, whole, what))
         for name, now, done, total, remark in rows:
-            bars.add_row(
-                name,
-                f"{now}/{total}",
-                ProgressBar(total=total, completed=done),
-                f"{math.floor(100 * done / total)}%",
-                remark,
-            )
-        lines = objective_line(values), self._speed_line(values)
-        return Group(bars, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
-
-    def _speed_line(self, values: Mapping[str, float]) -> str:
-        return (
+            bar = ProgressBar(total=total, completed=done)
+            share = f"{math.floor(100 * done / total)}%"
+            bars.add_row(name, f"{now}/{total}", bar, share, remark)
+        objective, likelihood, head, layers = (
+            format_number(values.get(name))
+            for name in ("objective", "expected_log_likelihood", "head_kl", "kl")
+        )
+        lines = (
+            f"objective {objective:>8} = log-lik. {likelihood:>8}"
+            f" − head KL {head:>8} − Gram KL {layers:>8}",
             f"accuracy {format_percent(values.get('accuracy')):>7} batch,"
             f" {format_percent(self._epoch_accuracy()):>7} epoch"
             f"   rate {format_rate(values.get('learning_rate'))}"
-            f"   {format_speed(values.get('images_per_second'))} images/s"
+            f"   {format_speed(values.get('images_per_second'))} images/s",
         )
+        return Group(bars, *(Text(line, no_wrap=True, overflow="ellipsis") for line in lines))
 
     def _known_info(self) -> RunInfo:
         assert self._info is not None, "start was not called"
@@ -320,15 +375,3 @@ class TerminalSink(Sink):
 
     def _epoch_accuracy(self) -> float | None:
         return self._accuracy_sum / self._accuracy_count if self._accuracy_count else None
-
-
-def objective_line(values: Mapping[str, float]) -> str:
-    """The objective as the sum it is, all terms per image."""
-    objective, likelihood, head, layers = (
-        format_number(values.get(name))
-        for name in ("objective", "expected_log_likelihood", "head_kl", "kl")
-    )
-    return (
-        f"objective {objective:>8} = log-lik. {likelihood:>8}"
-        f" − head KL {head:>8} − Gram KL {layers:>8}"
-    )

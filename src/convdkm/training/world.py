@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from convdkm.errors import ConvDKMError, InvalidInputError, NumericalError
+from convdkm.errors import ConvDKMError, InvalidInputError
 
 
 class ProcessLostError(ConvDKMError, ConnectionError):
@@ -47,11 +47,6 @@ class World:
         """Whether the flag is set in any of the processes."""
         return self._reduced([float(flag)], "MAX") != [0.0]
 
-    def require_success(self, failure: NumericalError | None) -> None:
-        """Raise in every process if there was a failure in any, so that all go on alike."""
-        if self.any(failure is not None):
-            raise failure or NumericalError("another process failed")
-
     def from_leader(self, value: Any) -> Any:
         """The leader's value, in every process."""
         if self.size == 1:
@@ -78,6 +73,10 @@ def parts(images: range, count: int) -> list[range]:
     return [range(start, end) for start, end in pairwise(ends)]
 
 
+def _is_initialized() -> bool:
+    return distributed.is_available() and distributed.is_initialized()
+
+
 @contextmanager
 def joined_world(timeout_minutes: float = 30) -> Iterator[World]:
     """Join the processes that ``torchrun`` started, if it did; alone otherwise.
@@ -86,12 +85,11 @@ def joined_world(timeout_minutes: float = 30) -> Iterator[World]:
         timeout_minutes: how long a process waits for the others before it gives them up.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1 or distributed.is_initialized():
-        yield (
-            World(distributed.get_rank(), distributed.get_world_size())
-            if distributed.is_available() and distributed.is_initialized()
-            else World()
-        )
+    if _is_initialized():
+        yield World(distributed.get_rank(), distributed.get_world_size())
+        return
+    if size == 1:
+        yield World()
         return
     backend = "gloo"
     if torch.cuda.is_available():
@@ -112,16 +110,20 @@ def deferred_termination(world: World) -> Iterator[Callable[[], bool]]:
     ``torchrun`` sends it to those that are left when a process has died: the leader has to save
     first. Left alone where there is one process, or where the program sees to the signal itself.
     """
-    asked: list[int] = []
-    ours = threading.current_thread() is threading.main_thread() and world.size > 1
-    ours = ours and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    if ours:
-        signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    asked = threading.Event()
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if (
+        world.size == 1
+        or not in_main_thread
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield asked.is_set
+        return
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
     try:
-        yield lambda: bool(asked)
+        yield asked.is_set
     finally:
-        if ours:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 _LOST = re.compile(
@@ -137,8 +139,7 @@ def noticing_losses() -> Iterator[None]:
         yield
     except RuntimeError as error:
         reason = (str(error).splitlines() or [""])[0]
-        together = distributed.is_available() and distributed.is_initialized()
-        if not together or isinstance(error, ConvDKMError) or not _LOST.search(reason):
+        if not _is_initialized() or isinstance(error, ConvDKMError) or not _LOST.search(reason):
             raise
         raise ProcessLostError(f"another process is gone or does not answer ({reason})") from error
 

@@ -91,7 +91,7 @@ def test_actions_are_done_in_turn_and_the_warm_up_does_not_count():
 
         return lap
 
-    times = in_turn({"a": action("a"), "b": action("b")}, repeats=2, warm_up=1)
+    times = in_turn({"a": action("a"), "b": action("b")}, repeats=2)
     assert "".join(order) == "ababab"
     assert times["a"] == [(3.0, 5.0), (0.5, 0.5)]
     assert times["b"][0] == (4.0, 6.0)

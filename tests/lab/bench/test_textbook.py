@@ -29,7 +29,7 @@ def test_objective_and_gradients_are_those_of_the_machine(widths, blocks, side):
     torch.manual_seed(1)
     ours = model.objective(images, labels, num_data=50).total
     ours.backward()
-    textbook = Textbook.of(model, strides, NU)
+    textbook = Textbook(model, strides, NU)
     torch.manual_seed(1)
     noise = torch.randn(len(images), 64, 4, dtype=torch.float64)
     theirs = textbook.objective(images, labels, 50, noise=noise)
@@ -45,7 +45,7 @@ def test_objective_and_gradients_are_those_of_the_machine(widths, blocks, side):
 
 def test_random_samples_estimate_the_same_objective():
     model, images, labels, strides = trained_a_little((4, 4), (1, 1), 8)
-    textbook = Textbook.of(model, strides, NU)
+    textbook = Textbook(model, strides, NU)
     fresh = torch.stack([textbook.objective(images, labels, 50).detach() for _ in range(20)])
     exact = textbook.objective(images, labels, 50, noise=torch.randn(200_000, 4).double()).detach()
     assert fresh.std() > 0
@@ -55,7 +55,7 @@ def test_random_samples_estimate_the_same_objective():
 def test_the_parameters_are_copies():
     model, *_ = trained_a_little((4,), (1,), 8)
     before = model.head.mean.detach().clone()
-    textbook = Textbook.of(model, (2,), NU)
+    textbook = Textbook(model, (2,), NU)
     with torch.no_grad():
         textbook.named["head.mean"] += 1
     assert torch.equal(model.head.mean, before)

@@ -2,8 +2,7 @@
 
 import json
 
-from convdkm.lab.studies.sweeps.folder import Record, SweepFolder
-from convdkm.lab.studies.sweeps.planning import Scale, Selection, planned_cell
+from convdkm.lab.studies.sweeps.planning import Record, Scale, Selection, SweepFolder, planned_cell
 from convdkm.lab.studies.sweeps.specification import categories_of, chosen_rows
 
 SMALL = Scale(preset="quick", epochs=2)

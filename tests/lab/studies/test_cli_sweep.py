@@ -13,7 +13,7 @@ from sweep_folders import finish, planned
 from sweep_tasks import Here
 
 from convdkm.config import RunConfig
-from convdkm.lab.studies.sweeps.folder import SweepFolder
+from convdkm.lab.studies.sweeps.planning import SweepFolder
 
 TINY = ["--dataset", "digits", "--preset", "quick", "--train-size", "60", "--inducing", "8,8"]
 

@@ -4,10 +4,11 @@ import pytest
 
 from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.sweeps.folder import Record, SweepFolder
 from convdkm.lab.studies.sweeps.planning import (
+    Record,
     Scale,
     Selection,
+    SweepFolder,
     difference,
     plan,
     scale_notes,

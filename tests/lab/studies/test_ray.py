@@ -12,8 +12,7 @@ from convdkm.lab.studies.comparison import comparison
 from convdkm.lab.studies.launchers import Resources
 from convdkm.lab.studies.study import Tell, conduct
 from convdkm.lab.studies.sweeps import sweep
-from convdkm.lab.studies.sweeps.folder import Record, SweepFolder
-from convdkm.lab.studies.sweeps.planning import Scale, Selection
+from convdkm.lab.studies.sweeps.planning import Record, Scale, Selection, SweepFolder
 from convdkm.lab.studies.sweeps.results import Results
 
 pytest.importorskip("ray", reason="the Ray launcher needs ray")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from operator import methodcaller
 
 import pytest
 from sweep_folders import SMALL, finish, planned
@@ -13,7 +14,8 @@ from convdkm.lab.studies.sweeps.planning import Scale
 from convdkm.lab.studies.sweeps.results import Results
 from convdkm.storage.text import in_latex
 
-markdown, latex, comma_separated = Table.markdown, Table.latex, Table.comma_separated
+markdown, comma_separated = Table.markdown, Table.comma_separated
+latex = methodcaller("latex")
 SPREAD = (-0.001, 0.0, 0.0005, 0.0015)
 
 
@@ -209,8 +211,7 @@ def test_table_3_compares_with_the_methods_of_others(tmp_path):
 
 def test_figures(tmp_path):
     pytest.importorskip("matplotlib", reason="figures need matplotlib")
-    from convdkm.lab.studies.sweeps.curves import read_published
-    from convdkm.lab.studies.sweeps.figures import draw
+    from convdkm.lab.studies.sweeps.figures import draw, read_published
 
     curves = tmp_path / "curves.csv"
     curves.write_text(
@@ -232,7 +233,7 @@ def test_figures(tmp_path):
 
 def test_curves_that_cannot_be_read(tmp_path):
     pytest.importorskip("matplotlib", reason="figures need matplotlib")
-    from convdkm.lab.studies.sweeps.curves import read_published
+    from convdkm.lab.studies.sweeps.figures import read_published
 
     path = tmp_path / "curves.csv"
     with pytest.raises(InvalidInputError, match="cannot read"):

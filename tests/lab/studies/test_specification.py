@@ -15,7 +15,6 @@ from convdkm.lab.studies.sweeps.specification import (
     categories_of,
     category,
     chosen_rows,
-    collection,
 )
 
 ROWS = {
@@ -34,6 +33,10 @@ EVERY_ROW = [(name, row.name) for name in CATEGORIES for row in category(name).r
 def test_every_row_has_every_published_figure(name):
     table = category(name)
     assert len(table.rows) == ROWS[name]
+    assert set(table.published) <= set(METRICS)
+    for rows in table.published.values():
+        assert set(rows) <= {row.name for row in table.rows}
+        assert {len(figures) for figures in rows.values()} == {len(table.datasets)}
     for metric in table.metrics:
         lacking = {row.name for row in table.rows} - set(table.published[metric])
         printed_elsewhere = name == "nu" and metric == "test_accuracy"
@@ -61,7 +64,7 @@ def test_the_best_published_is_always_bold():
 
 
 def test_the_five_categories_of_table_1_share_their_base_row():
-    names = collection("selection").categories
+    names = [each.name for each in categories_of("selection")]
     assert len(names) == 5
     rows = {
         "nu": "1",

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from convdkm.lab.studies.statistics import Summary, p_different, p_greater, similar_to_best
+from convdkm.lab.studies.statistics import Summary, p_value, similar_to_best
 from convdkm.lab.studies.sweeps.specification import Published
 
 
@@ -24,8 +24,8 @@ def test_the_tests_are_those_of_scipy(seed):
     one = stats.ttest_ind(first, second, equal_var=False, alternative="greater").pvalue
     two = stats.ttest_ind(first, second, equal_var=False).pvalue
     a, b = Summary.of(list(first)), Summary.of(list(second))
-    assert p_greater(a, b) == pytest.approx(one)
-    assert p_different(a, b) == pytest.approx(two)
+    assert p_value(a, b, "greater") == pytest.approx(one)
+    assert p_value(a, b, "two-sided") == pytest.approx(two)
 
 
 def test_bold_is_the_best_and_what_is_not_significantly_worse():
@@ -42,14 +42,14 @@ def test_bold_is_the_best_and_what_is_not_significantly_worse():
 def test_without_errors_only_the_best_is_bold():
     single = {"a": Summary(99.0, None, 1), "b": Summary(98.9, None, 1), "c": Summary(99.0, None, 1)}
     assert similar_to_best(single) == {"a", "c"}
-    assert p_greater(single["a"], single["b"]) is None
+    assert p_value(single["a"], single["b"], "greater") is None
 
 
 def test_seeds_that_agree_exactly_are_told_apart_by_their_means():
     same, other = Summary(100.0, 0.0, 4), Summary(99.0, 0.0, 4)
     assert similar_to_best({"a": same, "b": same, "c": other}) == {"a", "b"}
-    assert p_different(same, same) == 1.0
-    assert p_different(same, other) == 0.0
+    assert p_value(same, same, "two-sided") == 1.0
+    assert p_value(same, other, "two-sided") == 0.0
 
 
 def test_a_printed_error_of_nothing_is_not_taken_for_certainty():

@@ -53,7 +53,7 @@ class Baseline(ABC):
     @property
     @abstractmethod
     def parameters(self) -> int:
-        """The number of learned parameters."""
+        """How many parameters are learned."""
 
     def foresee(self, images: Tensor, labels: Tensor) -> None:
         """Raise :class:`InvalidInputError`, before any work, if there is not enough memory."""
@@ -61,7 +61,6 @@ class Baseline(ABC):
 
     def expected_seconds(self, images: Tensor, predicted: int) -> tuple[float, float] | None:
         """Estimated seconds of ``fit`` and of predicting so many images; None if unknown."""
-        del images, predicted
         return None
 
     def require_fitted(self, part: Part | None) -> Part:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -14,8 +14,7 @@ from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.base import Baseline, check_like, check_training_set
 from convdkm.lab.baselines.ckn_classifier import Linear, Stop, logistic_regression
-from convdkm.lab.baselines.ckn_kmeans import spherical_kmeans
-from convdkm.lab.baselines.ckn_layer import CKNLayer, patches
+from convdkm.lab.baselines.ckn_layer import CKNLayer, patches, spherical_kmeans
 from convdkm.lab.baselines.descent import Budget, descend
 from convdkm.runtime.memory import available_memory
 from convdkm.training.batches import Batches, generator_of, seed_of
@@ -31,6 +30,7 @@ COPIES = 6
 """Copies of the features, in double precision, that logistic regression needs at most."""
 
 
+@dataclass(eq=False, repr=False)
 class UnsupervisedCKN(Baseline):
     """A network whose anchors are found by spherical k-means, with a linear classifier on top.
 
@@ -44,27 +44,24 @@ class UnsupervisedCKN(Baseline):
         seed: of all random choices.
     """
 
-    def __init__(
-        self,
-        layers: Sequence[Shape] = TWO_LAYERS,
-        *,
-        alpha: float = 4.0,
-        epsilon: float = 1e-3,
-        patches: int = 50_000,
-        seed: int = 0,
-    ) -> None:
-        if not layers or any(len(shape) != 3 for shape in layers):
+    layers: Sequence[Shape] = TWO_LAYERS
+    _: KW_ONLY
+    alpha: float = 4.0
+    epsilon: float = 1e-3
+    patches: int = 50_000
+    seed: int = 0
+
+    network: nn.Sequential | None = field(default=None, init=False)
+    classifier: Linear | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        if not self.layers or any(len(shape) != 3 for shape in self.layers):
             raise InvalidInputError(
                 "layers must be triples of filters, side of patches and subsampling, at least one;"
-                f" got {layers!r}"
+                f" got {self.layers!r}"
             )
-        check_positive(patches=patches)
-        self.layers = tuple(layers)
-        self.alpha, self.epsilon = alpha, epsilon
-        self.patches, self.seed = patches, seed
-        self._new_network(1)  # raises now if an option is wrong
-        self.network: nn.Sequential | None = None
-        self.classifier: Linear | None = None
+        check_positive(patches=self.patches)
+        self._unfitted(1)  # raises now if an option is wrong
         self._shape: tuple[int, ...] = ()
 
     def fit(self, images: Tensor, labels: Tensor) -> UnsupervisedCKN:
@@ -78,62 +75,57 @@ class UnsupervisedCKN(Baseline):
         """The last maps of every image as a vector, ``(N, features)``."""
         network = self.require_fitted(self.network)
         check_like(images, self._shape)
-        return _mapped(network, images.float()).flatten(1)
+        return _features(network, images.float())
 
     def scores(self, images: Tensor) -> Tensor:
         classifier = self.require_fitted(self.classifier)
-        logits = classifier(self.features(images).double())
-        return torch.log_softmax(logits, 1)
+        return classifier(self.features(images).double()).log_softmax(1)
 
     @property
     def parameters(self) -> int:
-        network = self.require_fitted(self.network)
         classifier = self.require_fitted(self.classifier)
-        anchors = sum(p.numel() for p in network.parameters())
-        return anchors + classifier.weight.numel() + classifier.bias.numel()
+        anchors = self.require_fitted(self.network).parameters()
+        return sum(p.numel() for p in (*anchors, classifier.weight, classifier.bias))
 
     def foresee(self, images: Tensor, labels: Tensor) -> None:
         check_training_set(images, labels)
-        side = list(images.shape[2:])
+        height, width = images.shape[2:]
         for _, _, step in self.layers:
-            side = [-(-length // step) for length in side]
-        width = self.layers[-1][0] * side[0] * side[1]
-        needed, there = COPIES * 8 * len(images) * width, available_memory()
+            height, width = -(-height // step), -(-width // step)
+        features = self.layers[-1][0] * height * width
+        needed, there = COPIES * 8 * len(images) * features, available_memory()
         if there is not None and needed > there:
-            fits = there // (COPIES * 8 * width)
+            fits = there // (COPIES * 8 * features)
             raise InvalidInputError(
-                f"{len(images)} images of {width} features take about {needed / 1e9:.1f} GB, and"
+                f"{len(images)} images of {features} features take about {needed / 1e9:.1f} GB, and"
                 f" there are {there / 1e9:.1f} GB; use {fits} images, fewer filters or more"
                 " subsampling"
             )
 
-    def _new_network(self, channels: int) -> nn.Sequential:
-        built = []
+    def _unfitted(self, channels: int) -> list[CKNLayer]:
+        """The layers for images of so many channels, with random anchors."""
+        below = (channels, *(filters for filters, _, _ in self.layers))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(self.seed, 6))
-            for filters, size, subsampling in self.layers:
-                layer = CKNLayer(
-                    channels, filters, size, subsampling, alpha=self.alpha, epsilon=self.epsilon
-                )
-                built.append(layer)
-                channels = filters
-        return nn.Sequential(*built)
+            return [
+                CKNLayer(before, *shape, alpha=self.alpha, epsilon=self.epsilon)
+                for before, shape in zip(below, self.layers, strict=False)
+            ]
 
     def _fit_unsupervised(self, images: Tensor, labels: Tensor, classes: int, stop: Stop) -> None:
         """Fit anchors, then the classifier; ``stop`` may end either early."""
-        network = self._new_network(images.shape[1]).to(images.device)
-        for index in range(len(network)):
-            layer = network[index]
-            assert isinstance(layer, CKNLayer)
-            generator = generator_of(self.seed, 7, index)
+        layers = self._unfitted(images.shape[1])
+        network = nn.Sequential(*layers).to(images.device)
+        for index, layer in enumerate(layers):
+            generator, filters = generator_of(self.seed, 7, index), len(layer.anchors)
             vectors = _drawn(network[:index], layer.size, images, self.patches, generator)
-            anchors, curve = spherical_kmeans(vectors, layer.filters, generator, stop=stop)
+            anchors, curve = spherical_kmeans(vectors, filters, generator, stop)
             layer.set_anchors(anchors)
             self.tell(
-                f"layer {index + 1} of {len(network)}: {layer.filters} anchors, mean cosine"
+                f"layer {index + 1} of {len(layers)}: {filters} anchors, mean cosine"
                 f" {curve[-1]:.3f} after {len(curve) - 1} iterations"
             )
-        features = _mapped(network, images).flatten(1)
+        features = _features(network, images)
         self.network, self._shape = network, tuple(images.shape[1:])
         self.classifier = logistic_regression(features, labels, classes, seed=self.seed, stop=stop)
         self.tell(f"classifier of {features.shape[1]} features: λ = {self.classifier.strength:g}")
@@ -182,7 +174,6 @@ class SupervisedCKN(UnsupervisedCKN):
         weight, bias = (nn.Parameter(value.to(images)) for value in (start.weight, start.bias))
         classifier = replace(start, weight=weight, bias=bias)
         training = self.config.training
-        batches = Batches.of(training, images, labels)
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:
             return classifier.loss(network(inputs).flatten(1), targets)
@@ -192,14 +183,10 @@ class SupervisedCKN(UnsupervisedCKN):
                 assert isinstance(layer, CKNLayer)
                 layer.project()
 
+        learned = [*network.parameters(), weight, bias]
+        batches = Batches.of(training, images, labels)
         self.curve = descend(
-            [*network.parameters(), weight, bias],
-            batches,
-            training,
-            loss,
-            budget=budget,
-            tell=self.tell,
-            after=project,
+            learned, batches, training, loss, budget=budget, tell=self.tell, after=project
         )
         self.cut_short = budget.over()
         self.classifier = replace(classifier, weight=weight.detach(), bias=bias.detach())
@@ -207,9 +194,9 @@ class SupervisedCKN(UnsupervisedCKN):
 
 
 @torch.no_grad()
-def _mapped(network: nn.Module, images: Tensor) -> Tensor:
-    """Maps of all images, some at a time."""
-    return torch.cat([network(part) for part in images.split(AT_ONCE)])
+def _features(network: nn.Module, images: Tensor) -> Tensor:
+    """The last maps of all images as vectors, found some at a time."""
+    return torch.cat([network(part).flatten(1) for part in images.split(AT_ONCE)])
 
 
 @torch.no_grad()

@@ -26,18 +26,15 @@ from convdkm.errors import InvalidInputError
 Stop = Callable[[], bool]
 STRENGTHS = tuple(10.0**power for power in (-1, -2, -3, -4, -5, -6))
 """The λ that are tried, from strong to weak, each beginning where the one before ended."""
+HELD_OUT = 0.2
+"""Share of the images of every class by which λ is chosen."""
 
 
 @dataclass(frozen=True)
 class Linear:
-    """A linear classifier of features that are centred and scaled first.
+    """The scores W (x − mean) / scale + b of features x, and the strength λ of the penalty.
 
-    Attributes:
-        weight: ``(classes, features)``.
-        bias: ``(classes,)``.
-        mean: subtracted from features, ``(features,)``.
-        scale: divides them then, ``()``.
-        strength: λ.
+    The weight is ``(classes, features)``, the bias ``(classes,)``, the mean ``(features,)``.
     """
 
     weight: Tensor
@@ -57,26 +54,19 @@ class Linear:
         return F.cross_entropy(self(features), labels) + penalty
 
 
-def solve(
-    features: Tensor,
-    labels: Tensor,
-    start: Linear,
-    *,
-    iterations: int = 200,
-    stop: Stop = lambda: False,
-) -> Linear:
+def solve(features: Tensor, labels: Tensor, start: Linear, stop: Stop) -> Linear:
     """The minimiser for the λ of ``start``, from there on; ``stop`` may end the search early."""
-    features = features.double()
-    first = torch.cat([start.weight, start.bias.unsqueeze(1)], 1).double()
+    first = torch.cat([start.weight, start.bias.unsqueeze(1)], 1)
 
-    def as_linear(both: Tensor) -> Linear:
+    def as_linear(flat: Tensor) -> Linear:
+        both = flat.reshape(first.shape).to(features)
         return replace(start, weight=both[:, :-1], bias=both[:, -1])
 
-    def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        both = torch.from_numpy(flat).reshape(first.shape).to(features.device).requires_grad_()
-        value = as_linear(both).loss(features, labels)
-        (grad,) = torch.autograd.grad(value, both)
-        return value.item(), grad.cpu().numpy().ravel()
+    def objective(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        flat = torch.from_numpy(values).requires_grad_()
+        value = as_linear(flat).loss(features, labels)
+        (grad,) = torch.autograd.grad(value, flat)
+        return value.item(), grad.numpy()
 
     def halt(_: NDArray[np.float64]) -> None:
         if stop():
@@ -88,9 +78,9 @@ def solve(
         jac=True,
         method="L-BFGS-B",
         callback=halt,
-        options={"maxiter": iterations, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-7},
+        options={"maxiter": 200, "maxcor": 20, "ftol": 1e-12, "gtol": 1e-7},
     )
-    return as_linear(torch.from_numpy(np.array(found.x)).reshape(first.shape).to(features.device))
+    return as_linear(torch.tensor(found.x))
 
 
 def logistic_regression(
@@ -99,7 +89,6 @@ def logistic_regression(
     classes: int,
     *,
     strengths: Sequence[float] = STRENGTHS,
-    held_out: float = 0.2,
     seed: int = 0,
     stop: Stop = lambda: False,
 ) -> Linear:
@@ -110,8 +99,7 @@ def logistic_regression(
 
     Args:
         strengths: the λ to try, from strong to weak.
-        held_out: share of the images of every class.
-        seed: of their choice.
+        seed: of the choice of held-out images.
         stop: called after every iteration; ends the search when it returns True.
     """
     if not strengths or min(strengths) <= 0:
@@ -121,17 +109,17 @@ def logistic_regression(
     scale = (features - mean).square().sum(1).mean().sqrt().clamp(min=1e-12)
     zero = torch.zeros(classes, features.shape[1] + 1).to(features)
     best = found = Linear(zero[:, 1:], zero[:, 0], mean, scale, max(strengths))
-    held = stratified(labels, max(round(held_out * len(labels)), 1), seed, left=1)
+    held = stratified(labels, max(round(HELD_OUT * len(labels)), 1), seed, left=1)
     if len(held) and len(strengths) > 1:
         keep = torch.ones(len(labels), dtype=torch.bool)
         keep[held] = False
         least = float("inf")
         for strength in strengths:
-            found = replace(found, strength=strength)
-            found = solve(features[keep], labels[keep], found, stop=stop)
+            start = replace(found, strength=strength)
+            found = solve(features[keep], labels[keep], start, stop)
             loss = float(F.cross_entropy(found(features[held]), labels[held]))
             if loss < least:
                 least, best = loss, found
             if stop():
                 break
-    return solve(features, labels, best, stop=stop)
+    return solve(features, labels, best, stop)

@@ -11,10 +11,15 @@ the coordinates of the projection of x's feature onto the span of the anchors' f
 
 so that :math:`⟨ψ(x), ψ(x')⟩` is the Nyström approximation of K. Maps of ψ are then averaged by
 Gaussian weights and subsampled.
+
+Without supervision the anchors are found by spherical k-means, which maximises the mean over
+patches x of norm one of :math:`\max_j ⟨z_j, x⟩` by turns: every x goes to the z it is nearest to,
+and every z to the direction of the sum of its x. Neither turn can lower the objective.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +32,10 @@ from convdkm.layers import Window
 
 NO_NORM = 1e-12
 """Patches whose squared norm is less than about this count as zero."""
+ITERATIONS, ENOUGH = 50, 1e-5
+"""k-means ends after so many iterations, or when one gains less than this."""
+AT_ONCE = 1 << 22
+"""Inner products in memory at a time."""
 
 
 class _InverseRoot(torch.autograd.Function):
@@ -51,8 +60,8 @@ class _InverseRoot(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Tensor:
         roots, vectors = ctx.saved_tensors
-        product = roots.unsqueeze(0) * roots.unsqueeze(1)
-        divided = -1 / (product * (roots.unsqueeze(0) + roots.unsqueeze(1)))
+        columns = roots.unsqueeze(1)
+        divided = -1 / (roots * columns * (roots + columns))
         grad = (grads[0] + grads[0].mT) / 2
         return vectors @ (divided * (vectors.mT @ grad @ vectors)) @ vectors.mT
 
@@ -64,10 +73,7 @@ def inverse_root(matrix: Tensor) -> Tensor:
 
 
 def patches(maps: Tensor, size: int) -> Tensor:
-    """Every patch of maps ``(N, C, H, W)`` as vectors ``(N, C·size², H·W)``.
-
-    Beyond the border are zeros, ``(size − 1) // 2`` of them before and the rest after.
-    """
+    """Every patch of maps ``(N, C, H, W)`` as vectors ``(N, C·size², H·W)``; zeros outside."""
     return F.unfold(Window.of(size, padding="same").pad(maps), size)
 
 
@@ -78,20 +84,14 @@ def gaussian_weights(subsampling: int) -> Tensor:
     return weights / weights.sum()
 
 
-def pool(maps: Tensor, subsampling: int) -> Tensor:
-    """Gaussian averages of maps at every ``subsampling``-th pixel; beyond the border are zeros.
-
-    A subsampling of 1 changes nothing.
-    """
-    if subsampling == 1:
+def pool(maps: Tensor, s: int) -> Tensor:
+    """Gaussian averages of maps at every s-th pixel, with zeros outside; s = 1 changes nothing."""
+    if s == 1:
         return maps
-    weights = gaussian_weights(subsampling).to(maps)
     channels = maps.shape[1]
-    down = weights.reshape(1, 1, -1, 1).expand(channels, 1, -1, 1)
-    along = weights.reshape(1, 1, 1, -1).expand(channels, 1, 1, -1)
-    s = subsampling
-    maps = F.conv2d(maps, down, stride=(s, 1), padding=(s, 0), groups=channels)
-    return F.conv2d(maps, along, stride=(1, s), padding=(0, s), groups=channels)
+    weights = gaussian_weights(s).to(maps).expand(channels, 1, 1, -1)
+    maps = F.conv2d(maps, weights.mT, stride=(s, 1), padding=(s, 0), groups=channels)
+    return F.conv2d(maps, weights, stride=(1, s), padding=(0, s), groups=channels)
 
 
 class CKNLayer(nn.Module):
@@ -121,13 +121,7 @@ class CKNLayer(nn.Module):
         check_positive_number(alpha=alpha, epsilon=epsilon)
         self.size, self.subsampling = size, subsampling
         self.alpha, self.epsilon = alpha, epsilon
-        start = torch.randn(filters, channels * size**2)
-        self.anchors = nn.Parameter(F.normalize(start, dim=1))
-
-    @property
-    def filters(self) -> int:
-        """p, the number of anchor points and of output maps."""
-        return self.anchors.shape[0]
+        self.anchors = nn.Parameter(F.normalize(torch.randn(filters, channels * size**2), dim=1))
 
     @torch.no_grad()
     def set_anchors(self, anchors: Tensor) -> None:
@@ -169,3 +163,52 @@ class CKNLayer(nn.Module):
             )
         features = self.features(patches(maps, self.size))
         return pool(features.unflatten(2, tuple(maps.shape[2:])), self.subsampling)
+
+
+def nearest(vectors: Tensor, anchors: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest inner product of every vector ``(n, d)`` with an anchor ``(k, d)``, and which."""
+    parts = vectors.split(max(AT_ONCE // len(anchors), 1))
+    found = [torch.max(part @ anchors.mT, dim=1) for part in parts]
+    return torch.cat([each.values for each in found]), torch.cat([each.indices for each in found])
+
+
+def spherical_kmeans(
+    vectors: Tensor,
+    count: int,
+    generator: torch.Generator,
+    stop: Callable[[], bool] = lambda: False,
+) -> tuple[Tensor, list[float]]:
+    """Anchors ``(count, d)`` of norm one, and the objective before every iteration and at the end.
+
+    The first anchors are vectors chosen at random. An anchor that is nearest to no vector moves to
+    the vector whose cosine to its nearest anchor is smallest.
+
+    Args:
+        vectors: ``(n, d)``, of any norm; zero vectors have no direction and are left out.
+        count: number of anchors.
+        generator: of the random choice, on the CPU.
+        stop: called before every iteration but the first; ends the search when it returns True.
+    """
+    bad = int((~vectors.isfinite()).sum())
+    if bad:
+        raise InvalidInputError(f"k-means was given patches with {bad} values that are not finite")
+    norms = vectors.norm(dim=1)
+    points = F.normalize(vectors[norms > 1e-6 * norms.max()], dim=1)
+    if len(points) < count:
+        raise InvalidInputError(
+            f"{count} anchors need as many patches that are not zero, and there are {len(points)};"
+            " use fewer filters, or more images"
+        )
+    start = torch.randperm(len(points), generator=generator)[:count]
+    anchors = points[start.to(points.device)].clone()
+    curve: list[float] = []
+    while True:
+        cosines, which = nearest(points, anchors)
+        curve.append(float(cosines.mean()))
+        settled = len(curve) > 1 and (curve[-1] - curve[-2] < ENOUGH or stop())
+        if settled or len(curve) > ITERATIONS:
+            return anchors, curve
+        sums = torch.zeros_like(anchors).index_add_(0, which, points)
+        anchors, alone = F.normalize(sums, dim=1), sums.norm(dim=1) <= 1e-6
+        if bool(alone.any()):
+            anchors[alone] = points[cosines.argsort()[: int(alone.sum())]]

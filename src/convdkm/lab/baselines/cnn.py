@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim.swa_utils import update_bn
 
 from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.base import Baseline, check_like, check_training_set
@@ -46,12 +46,11 @@ class CNN(Baseline):
         learning_rate: float = LEARNING_RATE,
         **options: Any,
     ) -> None:
-        options["learning_rate"] = learning_rate
-        self.config = recipe_of(preset, dataset, options)
-        if self.config.model.kernel_size != 3:
+        self.config = recipe_of(preset, dataset, {**options, "learning_rate": learning_rate})
+        size = self.config.model.kernel_size
+        if size != 3:
             raise InvalidInputError(
-                f"the network's convolutions are 3×3, got kernel_size"
-                f" {self.config.model.kernel_size}; leave it at 3"
+                f"the network's convolutions are 3×3, got kernel_size {size}; leave it at 3"
             )
         self.network: nn.Module | None = None
         self._shape: tuple[int, ...] = ()
@@ -67,18 +66,15 @@ class CNN(Baseline):
         batches = Batches.of(training, images.to(device, torch.float32), labels.long().to(device))
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:
-            # One image at 1×1 has no variance to normalise by: such a rest of an epoch is paired.
-            if len(inputs) == 1:
-                inputs, targets = torch.cat([inputs, inputs]), torch.cat([targets, targets])
-            return F.cross_entropy(network(inputs), targets)
+            return F.cross_entropy(network(at_least_two(inputs)), at_least_two(targets))
 
         network.train()
-        self.curve = descend(
-            network.parameters(), batches, training, loss, budget=budget, tell=self.tell
-        )
+        learned = network.parameters()
+        self.curve = descend(learned, batches, training, loss, budget=budget, tell=self.tell)
         self.cut_short = budget.over()
         if training.calibrate:
-            calibrate(network, batches.clean(training.calibrate))
+            # Running statistics lag behind the weights.
+            update_bn(map(at_least_two, batches.clean(training.calibrate)), network)
         self.network, self._shape = network.eval(), tuple(images.shape[1:])
         return self
 
@@ -89,29 +85,16 @@ class CNN(Baseline):
         device = next(network.parameters()).device
         parts = images.split(self.config.training.evaluation_batch)
         logits = torch.cat([network(part.to(device, torch.float32)) for part in parts])
-        return torch.log_softmax(logits.double(), 1).to(images.device)
+        return logits.double().log_softmax(1).to(images.device)
 
     @property
     def parameters(self) -> int:
         return sum(p.numel() for p in self.require_fitted(self.network).parameters())
 
 
-@torch.no_grad()
-def calibrate(network: nn.Module, batches: Iterable[Tensor]) -> None:
-    """Make the statistics of batch normalisation the averages over some batches.
-
-    The running ones lag behind the weights, and after few steps are still near where they began.
-    """
-    norms = [layer for layer in network.modules() if isinstance(layer, nn.BatchNorm2d)]
-    before = [layer.momentum for layer in norms]
-    for layer in norms:
-        layer.reset_running_stats()
-        layer.momentum = None  # an average in which all batches weigh the same
-    network.train()
-    for images in batches:
-        network(torch.cat([images, images]) if len(images) == 1 else images)
-    for layer, momentum in zip(norms, before, strict=True):
-        layer.momentum = momentum
+def at_least_two(batch: Tensor) -> Tensor:
+    """The batch, twice if it is one image: at 1×1 that has no variance to normalise by."""
+    return torch.cat([batch, batch]) if len(batch) == 1 else batch
 
 
 def build(options: MachineOptions, in_channels: int, num_classes: int) -> ResNet:

@@ -12,10 +12,9 @@ from torch import Tensor, nn
 from convdkm.checks import check_positive_number
 from convdkm.config import Recipe
 from convdkm.errors import NumericalError
+from convdkm.lab.baselines.base import Tell
 from convdkm.training.batches import Batches
 from convdkm.training.schedule import learning_rate
-
-Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 class Budget:
@@ -34,8 +33,8 @@ class Budget:
 
     @property
     def seconds_left(self) -> float:
-        """The seconds left; infinite without a limit."""
-        return self._limit - (time.perf_counter() - self._start)
+        """The seconds left, not less than zero; infinite without a limit."""
+        return max(0.0, self._limit - (time.perf_counter() - self._start))
 
     def over(self) -> bool:
         """Whether the time is over."""
@@ -46,11 +45,11 @@ def descend(
     parameters: Iterable[nn.Parameter],
     batches: Batches,
     recipe: Recipe,
-    loss: Loss,
+    loss: Callable[[Tensor, Tensor], Tensor],
     *,
     budget: Budget,
-    tell: Callable[[str], None],
-    after: Callable[[], None] | None = None,
+    tell: Tell,
+    after: Callable[[], None] = lambda: None,
 ) -> list[float]:
     r"""Minimise a loss by Adam, with the recipe's betas and schedule; returns each epoch's loss.
 
@@ -66,9 +65,7 @@ def descend(
     Raises:
         NumericalError: the loss is NaN or infinite; that step has changed nothing.
     """
-    optimiser = torch.optim.Adam(
-        parameters, lr=recipe.learning_rate, betas=(recipe.betas[0], recipe.betas[1])
-    )
+    optimiser = torch.optim.Adam(parameters, betas=(recipe.betas[0], recipe.betas[1]))
     total, step = recipe.epochs * batches.steps, 0
     curve: list[float] = []
     for epoch in range(recipe.epochs):
@@ -81,13 +78,11 @@ def descend(
                     f" learning_rate than {recipe.learning_rate:g}"
                 )
             place = min(max(step, int(budget.share * total)), total - 1)
-            for group in optimiser.param_groups:
-                group["lr"] = learning_rate(recipe, place, total)
+            optimiser.param_groups[0]["lr"] = learning_rate(recipe, place, total)
             optimiser.zero_grad()
             value.backward()
             optimiser.step()
-            if after is not None:
-                after()
+            after()
             step += 1
             summed, seen = summed + value.item() * len(targets), seen + len(targets)
             if budget.over():

@@ -49,7 +49,7 @@ class ConvolutionalGP(Baseline):
 
     Args:
         inducing: inducing patches of every layer.
-        orthogonal: more of them in the top, orthogonal to those (Shi et al., 2020).
+        orthogonal: further ones in the top, orthogonal to those (Shi et al., 2020).
         size: side of the patches of the top.
         stride: of these; by default the least for which an image has 256 patches or fewer.
         located: whether the top's kernel also compares where patches are (Dutordoir et al., 2020).
@@ -86,16 +86,9 @@ class ConvolutionalGP(Baseline):
         samples: int = 10,
         **recipe: Any,
     ) -> None:
-        check_positive(
-            inducing=inducing,
-            size=size,
-            channels=channels,
-            hidden_size=hidden_size,
-            hidden_stride=hidden_stride,
-            samples=samples,
-        )
-        if stride is not None:
-            check_positive(stride=stride)
+        check_positive(inducing=inducing, size=size, stride=1 if stride is None else stride)
+        check_positive(channels=channels, hidden_size=hidden_size, hidden_stride=hidden_stride)
+        check_positive(samples=samples)
         if min(hidden, orthogonal) < 0:
             raise InvalidInputError(
                 f"hidden and orthogonal must be 0 or more, got {hidden} and {orthogonal}"
@@ -106,16 +99,13 @@ class ConvolutionalGP(Baseline):
         self.hidden_size, self.hidden_stride = hidden_size, hidden_stride
         self.config = RunConfig.of(self.RECIPE | recipe)
         self.model: DeepConvolutionalGP | None = None
-        self.likelihood: Any = None
         self._shape: tuple[int, ...] = ()
         self.curve: list[float] = []
 
     def fit(self, images: Tensor, labels: Tensor) -> ConvolutionalGP:
         classes = check_training_set(images, labels)
         require_gpytorch()
-        from gpytorch.settings import num_likelihood_samples
-
-        from convdkm.lab.baselines.gp_layers import Softmax, bound, initial_model
+        from convdkm.lab.baselines.gp_layers import bound, initial_model
 
         budget = Budget(self.minutes)
         images, labels = images.float(), labels.long()
@@ -123,21 +113,17 @@ class ConvolutionalGP(Baseline):
         batches = Batches.of(training, images, labels)
         self._sides(images.shape[2:])
         model = initial_model(self, images, classes).to(images.device)
-        likelihood = Softmax()
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:
-            with num_likelihood_samples(self.samples):
-                return -bound(model, likelihood, inputs, targets, len(images))
+            return -bound(model, inputs, targets, len(images), self.samples)
 
         model.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(training.seed, 4))
-            self.curve = descend(
-                model.parameters(), batches, training, loss, budget=budget, tell=self.tell
-            )
+            learned = model.parameters()
+            self.curve = descend(learned, batches, training, loss, budget=budget, tell=self.tell)
         self.cut_short = budget.over()
-        self.model, self.likelihood = model.eval(), likelihood.eval()
-        self._shape = tuple(images.shape[1:])
+        self.model, self._shape = model.eval(), tuple(images.shape[1:])
         return self
 
     @torch.no_grad()
@@ -145,14 +131,13 @@ class ConvolutionalGP(Baseline):
         """Log-probabilities, by samples of the functions and of the hidden layers."""
         model = self.require_fitted(self.model)
         check_like(images, self._shape)
-        from gpytorch.settings import num_likelihood_samples
-
         draws = self.samples if self.hidden else 1
         found = []
-        with torch.random.fork_rng(devices=[]), num_likelihood_samples(10 * self.samples):
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(self.config.training.seed, 5))
             for part in images.float().split(self.config.training.batch_size):
-                probs = [self.likelihood(model(part)).probs.double().mean(0) for _ in range(draws)]
+                logits = (model.samples(part, 10 * self.samples) for _ in range(draws))
+                probs = [each.softmax(2).double().mean(0) for each in logits]
                 found.append(torch.stack(probs).mean(0))
         return torch.cat(found).clamp(min=1e-30).log().log_softmax(1)
 

@@ -25,11 +25,11 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical
 from torch.nn import functional as F
 
 from convdkm import numerics
@@ -41,13 +41,9 @@ if TYPE_CHECKING:
 
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", ".*torch.jit.script. is deprecated", DeprecationWarning)
-    import gpytorch
-    from gpytorch.distributions import MultivariateNormal
+    from gpytorch import settings
     from gpytorch.kernels import Kernel, RBFKernel, ScaleKernel
     from gpytorch.variational import CholeskyVariationalDistribution
-    from linear_operator.operators import (  # type: ignore[import-untyped,unused-ignore]
-        DiagLinearOperator,
-    )
 
 JITTER = {torch.float32: 1e-4, torch.float64: 1e-8}
 """Noise added to the inducing variables, relative to their variance."""
@@ -55,10 +51,8 @@ LOOKED_AT = 256
 """Images that a layer's first inducing patches are taken from."""
 HIDDEN_DEVIATION, TOP_DEVIATION = 0.1, 0.3
 """Standard deviations that whitened inducing variables start with."""
-TOP_VARIANCE = 10.0
-"""Prior variance that the functions of images start with, about."""
-HIDDEN_VARIANCE = 0.1
-"""Prior variance that hidden layers start with; their mean function has variance one."""
+HIDDEN_VARIANCE, TOP_VARIANCE = 0.1, 10.0
+"""Prior variances that layers start with, about; the mean of hidden ones has variance one."""
 
 
 def patches(maps: Tensor, size: int, stride: int, *, located: bool = False) -> Tensor:
@@ -69,11 +63,9 @@ def patches(maps: Tensor, size: int, stride: int, *, located: bool = False) -> T
     found = F.unfold(maps, size, stride=stride).mT
     if not located:
         return found
-    rows, columns = (
-        stride * torch.arange(count).to(maps) for count in grid(maps.shape[2:], size, stride)
-    )
-    where = torch.cartesian_prod(rows, columns).expand(len(maps), -1, -1)
-    return torch.cat([found, where], 2)
+    sides = (torch.arange(count) for count in grid(maps.shape[2:], size, stride))
+    where = stride * torch.cartesian_prod(*sides).to(maps)
+    return torch.cat([found, where.expand(len(maps), -1, -1)], 2)
 
 
 def grid(
@@ -81,8 +73,7 @@ def grid(
 ) -> tuple[int, int]:
     """How many patches there are along each side of an image.
 
-    Raises:
-        InvalidInputError: none fits; ``option`` is what to make smaller.
+    An error if none fits, which names the ``option`` to make smaller.
     """
     height, width = sides
     if size > min(sides):
@@ -93,12 +84,12 @@ def grid(
     return (height - size) // stride + 1, (width - size) // stride + 1
 
 
-class ConvolutionalKernel(Kernel):
-    """The kernel of f, of images as vectors; learns the weights w and the kernel of patches.
+class ConvolutionalKernel(nn.Module):
+    """The kernel k_f of images; learns the weights w and the kernel of patches.
 
     Args:
         base: the kernel k of patches.
-        image_shape: channels, height and width.
+        sides: height and width of the images.
         size, stride: of the patches.
         located: whether patches, those of ``base`` too, end with where they are.
     """
@@ -106,7 +97,7 @@ class ConvolutionalKernel(Kernel):
     def __init__(
         self,
         base: Kernel,
-        image_shape: Sequence[int],
+        sides: Sequence[int],
         size: int,
         stride: int = 1,
         *,
@@ -114,35 +105,23 @@ class ConvolutionalKernel(Kernel):
     ) -> None:
         super().__init__()
         self.base: Any = base
-        self.image_shape, self.located = tuple(image_shape), located
-        self.side, self.stride = size, stride  # GPyTorch has a meaning of its own for ``size``
-        self.weights = nn.Parameter(torch.ones(math.prod(grid(image_shape[1:], size, stride))))
+        self.patches = partial(patches, size=size, stride=stride, located=located)
+        self.weights = nn.Parameter(torch.ones(math.prod(grid(sides, size, stride))))
 
-    def patches(self, vectors: Tensor) -> Tensor:
-        """Of images as vectors ``(N, C·H·W)``: ``(N, P, C·size²)``, and 2 more if located."""
-        maps = vectors.unflatten(-1, self.image_shape)
-        return patches(maps, self.side, self.stride, located=self.located)
+    def variance(self, maps: Tensor) -> Tensor:
+        """k_f of every image with itself, ``(N,)``."""
+        weights, found = self.weights / len(self.weights), self.patches(maps)
+        return (self.base(found, found).to_dense() @ weights) @ weights
 
-    def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **params: Any) -> Tensor:
-        """k_f of every pair of images, or of pairs at the same place."""
-        left, right = self.patches(x1), self.patches(x2)
-        weights = self.weights / len(self.weights)
-        if diag:
-            pairs = self.base(left, right).to_dense()
-            return torch.einsum("npq,p,q->n", pairs, weights, weights)
-        pairs = self.base(left.flatten(0, 1), right.flatten(0, 1)).to_dense()
-        pairs = pairs.unflatten(1, right.shape[:2]).unflatten(0, left.shape[:2])
-        return torch.einsum("npmq,p,q->nm", pairs, weights, weights)
-
-    def across(self, inducing: Tensor, vectors: Tensor) -> Tensor:
+    def across(self, inducing: Tensor, maps: Tensor) -> Tensor:
         """k_uf of inducing patches ``(M, C·size²)`` and images: ``(M, N)``."""
-        found = self.patches(vectors)
+        found = self.patches(maps)
         pairs = self.base(inducing, found.flatten(0, 1)).to_dense()
         return pairs.unflatten(1, found.shape[:2]) @ (self.weights / len(self.weights))
 
 
 class Inducing(nn.Module):
-    r"""Inducing patches, and q of as many functions that share them and their kernel.
+    """Inducing patches, and q of ``outputs`` functions that share them and their kernel.
 
     S may have two diagonal blocks instead of one. Since L is triangular, the second is then about
     the part of g that the first patches leave open: these are the orthogonal inducing points of Shi
@@ -150,12 +129,8 @@ class Inducing(nn.Module):
 
     Args:
         start: the patches to begin with, ``(M, C·size²)``.
-        outputs: number of functions.
         orthogonal: how many of the M are in the second block.
         deviation: standard deviation of every whitened inducing variable to begin with.
-
-    Attributes:
-        blocks: q of every block, as GPyTorch has it.
     """
 
     def __init__(
@@ -164,34 +139,31 @@ class Inducing(nn.Module):
         super().__init__()
         self.patches = nn.Parameter(start.clone())
         sizes = [len(start) - orthogonal] + [orthogonal] * (orthogonal > 0)
-        batch = torch.Size([outputs])
-        blocks = [CholeskyVariationalDistribution(m, batch) for m in sizes]
+        blocks = [CholeskyVariationalDistribution(m, torch.Size([outputs])) for m in sizes]
         for block in blocks:
             block.chol_variational_covar.data.mul_(deviation)
         self.blocks: Any = nn.ModuleList(blocks)
 
     @property
     def unused(self) -> int:
-        """Numbers above the diagonals of factors of S, which do nothing."""
+        """How many parameters do nothing: those above the diagonals of factors of S."""
         shapes = [block.chol_variational_covar.shape for block in self.blocks]
         return sum(outputs * size * (size - 1) // 2 for outputs, size, _ in shapes)
 
     def kl(self) -> Tensor:
         """KL divergence of q from the prior, summed over the functions."""
-        parts = [
-            numerics.whitened_kl(
-                block.chol_variational_covar.tril(), block.variational_mean, triangular=True
-            )
-            for block in self.blocks
-        ]
-        return torch.stack(parts).sum()
+        total = torch.zeros(()).to(self.patches)
+        for block in self.blocks:
+            factor, mean = block.chol_variational_covar.tril(), block.variational_mean
+            total = total + numerics.whitened_kl(factor, mean, triangular=True).sum()
+        return total
 
     def whitener(self, base: Kernel) -> Tensor:
         """L⁻¹, found in double precision."""
         inducing = self.patches.double()
         matrix = base(inducing, inducing).to_dense()
         noise = JITTER[self.patches.dtype] * matrix.diagonal().mean()
-        noisy = matrix + noise * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+        noisy = matrix + noise * torch.eye(len(matrix)).to(matrix)
         return numerics.factorised(noisy, "the kernel of the inducing patches")[1]
 
     def marginals(self, base: Kernel, across: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
@@ -203,31 +175,15 @@ class Inducing(nn.Module):
             mean = mean + block.variational_mean @ part
             rest = block.chol_variational_covar.tril().mT @ part
             variance = variance + rest.square().sum(1)
-        return mean, variance.clamp(min=gpytorch.settings.min_variance.value(variance.dtype))
-
-
-class Top(nn.Module):
-    """Functions of images, as sums over patches."""
-
-    def __init__(self, kernel: ConvolutionalKernel, inducing: Inducing) -> None:
-        super().__init__()
-        self.kernel, self.inducing = kernel, inducing
-
-    def forward(self, maps: Tensor) -> MultivariateNormal:
-        """q(f) of every image by itself: a batch of as many as there are outputs, over images."""
-        vectors = maps.flatten(1)
-        across = self.kernel.across(self.inducing.patches, vectors)
-        prior = self.kernel(vectors, diag=True)
-        mean, variance = self.inducing.marginals(self.kernel.base, across, prior)
-        return MultivariateNormal(mean, DiagLinearOperator(variance))
+        return mean, variance.clamp(min=settings.min_variance.value(variance.dtype))
 
 
 class Hidden(nn.Module):
     """A new image, whose channels are functions of the patches.
 
-    The prior mean is a fixed linear map of the patch. A sample draws every pixel from its own
-    marginal: pixels are then independent given q, which is an approximation that doubly stochastic
-    inference makes for images.
+    The prior mean is a fixed linear map of the patch. A sample draws every pixel from its marginal:
+    pixels are then independent given q, which is an approximation that doubly stochastic inference
+    makes for images.
 
     Args:
         base: the kernel k of patches.
@@ -236,9 +192,6 @@ class Hidden(nn.Module):
         centre: what is subtracted from patches before, ``(C·size²,)``.
         size, stride: of the patches.
     """
-
-    mean: Tensor
-    centre: Tensor
 
     def __init__(
         self,
@@ -251,10 +204,8 @@ class Hidden(nn.Module):
         stride: int,
     ) -> None:
         super().__init__()
-        self.base, self.inducing = base, inducing
-        self.size, self.stride = size, stride
-        self.register_buffer("mean", mean)
-        self.register_buffer("centre", centre)
+        self.base, self.inducing, self.size, self.stride = base, inducing, size, stride
+        self.mean, self.centre = nn.Buffer(mean), nn.Buffer(centre)
 
     def moments(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance of every new pixel, ``(N, channels, H', W')``."""
@@ -273,60 +224,51 @@ class Hidden(nn.Module):
 
 
 class DeepConvolutionalGP(nn.Module):
-    """Hidden layers, none or more, and a top; a call draws the former and gives q of the latter.
+    """Hidden layers, none or more, and a top of functions of images, as sums over patches."""
 
-    Attributes:
-        hidden: the hidden layers.
-        top: the top.
-    """
-
-    def __init__(self, hidden: Sequence[Hidden], top: Top) -> None:
+    def __init__(
+        self, hidden: Sequence[Hidden], kernel: ConvolutionalKernel, inducing: Inducing
+    ) -> None:
         super().__init__()
-        self.hidden, self.top = nn.Sequential(*hidden), top
-        self._inducing = [*(layer.inducing for layer in hidden), top.inducing]
+        self.hidden, self.kernel, self.inducing = nn.Sequential(*hidden), kernel, inducing
+        self._inducing = [*(layer.inducing for layer in hidden), inducing]
 
-    def forward(self, images: Tensor) -> MultivariateNormal:
-        return self.top(self.hidden(images))
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance of q(f), ``(outputs, N)``, given a sample of the hidden layers."""
+        maps = self.hidden(images)
+        across, prior = self.kernel.across(self.inducing.patches, maps), self.kernel.variance(maps)
+        return self.inducing.marginals(self.kernel.base, across, prior)
+
+    def samples(self, images: Tensor, count: int) -> Tensor:
+        """Samples of the functions of every image from q(f), ``(count, N, outputs)``."""
+        mean, variance = self(images)
+        noise = torch.randn(count, *mean.shape, dtype=mean.dtype, device=mean.device)
+        return (mean + variance.sqrt() * noise).mT
 
     def kl(self) -> Tensor:
-        """Of all layers."""
+        """KL divergence of all layers."""
         return torch.stack([inducing.kl() for inducing in self._inducing]).sum()
 
     @property
     def learned(self) -> int:
-        """Numbers that are learned."""
+        """How many parameters are learned."""
         return sum(p.numel() for p in self.parameters()) - sum(i.unused for i in self._inducing)
 
 
-class Softmax(gpytorch.likelihoods.Likelihood):
-    """Classes by a softmax of functions ``(classes, N)``.
-
-    GPyTorch's own turns its input round where there are as many images as classes.
-    """
-
-    def forward(self, function_samples: Tensor, *args: Any, **kwargs: Any) -> Categorical:
-        return Categorical(logits=function_samples.mT, validate_args=False)
-
-
 def bound(
-    model: DeepConvolutionalGP,
-    likelihood: gpytorch.likelihoods.Likelihood,
-    images: Tensor,
-    targets: Tensor,
-    num_data: int,
+    model: DeepConvolutionalGP, images: Tensor, labels: Tensor, num_data: int, samples: int
 ) -> Tensor:
-    """The evidence lower bound for an image: E_q[log p(y | f)] − KL/num_data, by samples."""
-    expected = likelihood.expected_log_prob(targets, model(images))
-    return expected.sum() / len(images) - model.kl() / num_data
+    """The evidence lower bound for an image: E_q[log softmax(f)_y] − KL/num_data, by samples."""
+    logits = model.samples(images, samples)
+    expected = -F.cross_entropy(logits.flatten(0, 1), labels.repeat(samples))
+    return expected - model.kl() / num_data
 
 
 def scaled_rbf(points: Tensor, *, located: bool = False) -> Kernel:
-    """A squared-exponential kernel whose length is the median distance of some points.
+    """A squared-exponential kernel of patches whose length is the median distance of ``points``.
 
-    Args:
-        points: patches ``(n, C·size²)``.
-        located: they end with row and column, for which there is a factor of its own, as long at
-            first as the image is: the translation-insensitive kernel of Dutordoir et al. (2020).
+    Located patches end with row and column, for which there is a second factor, as long at first as
+    the image is: the translation-insensitive kernel of Dutordoir et al. (2020).
     """
     width = points.shape[1] - 2 * located
     inner = RBFKernel(active_dims=tuple(range(width)))
@@ -352,7 +294,14 @@ def initial_model(options: ConvolutionalGP, images: Tensor, classes: int) -> Dee
     for index in range(options.hidden):
         hidden.append(_initial_hidden(options, maps, generator_of(seed, 7, index)))
         maps = hidden[-1].moments(maps)[0]
-    return DeepConvolutionalGP(hidden, _initial_top(options, maps, classes, generator_of(seed, 8)))
+    located, stride = options.located, options.stride_for(*maps.shape[2:])
+    points = patches(maps, options.size, stride, located=located).flatten(0, 1)
+    start = distinct_rows(points, options.inducing + options.orthogonal, generator_of(seed, 8))
+    base = scaled_rbf(start, located=located)
+    kernel = ConvolutionalKernel(base, maps.shape[2:], options.size, stride, located=located)
+    base.outputscale = TOP_VARIANCE / kernel.variance(maps[:32]).mean()
+    inducing = Inducing(start, classes, options.orthogonal, deviation=TOP_DEVIATION)
+    return DeepConvolutionalGP(hidden, kernel, inducing)
 
 
 def _initial_hidden(options: ConvolutionalGP, maps: Tensor, generator: torch.Generator) -> Hidden:
@@ -364,29 +313,14 @@ def _initial_hidden(options: ConvolutionalGP, maps: Tensor, generator: torch.Gen
             f"patches of {points.shape[1]} numbers have no {channels} principal components; use"
             f" {points.shape[1]} channels or fewer, or a larger hidden_size"
         )
-    mean, centre = principal_components(points, channels)
     start = distinct_rows(points, options.inducing, generator)
-    base = scaled_rbf(start)
+    base, inducing = scaled_rbf(start), Inducing(start, channels, deviation=HIDDEN_DEVIATION)
     base.outputscale = HIDDEN_VARIANCE
-    inducing = Inducing(start, channels, deviation=HIDDEN_DEVIATION)
-    return Hidden(base, inducing, mean, centre, size=size, stride=stride)
-
-
-def _initial_top(
-    options: ConvolutionalGP, maps: Tensor, classes: int, generator: torch.Generator
-) -> Top:
-    """A top with inducing patches from maps, and a prior variance that suits them."""
-    size, stride = options.size, options.stride_for(*maps.shape[2:])
-    points = patches(maps, size, stride, located=options.located).flatten(0, 1)
-    start = distinct_rows(points, options.inducing + options.orthogonal, generator)
-    base = scaled_rbf(start, located=options.located)
-    kernel = ConvolutionalKernel(base, maps.shape[1:], size, stride, located=options.located)
-    base.outputscale = TOP_VARIANCE / kernel(maps[:32].flatten(1), diag=True).mean()
-    return Top(kernel, Inducing(start, classes, options.orthogonal, deviation=TOP_DEVIATION))
+    return Hidden(base, inducing, *principal_components(points, channels), size=size, stride=stride)
 
 
 def distinct_rows(rows: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """So many different rows, chosen at random."""
+    """Different rows, chosen at random."""
     some = rows[torch.randperm(len(rows), generator=generator)[: 20 * count].to(rows.device)]
     some = some.unique(dim=0)
     if len(some) < count:
@@ -406,6 +340,5 @@ def principal_components(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     centred = (rows - centre).double()
     values, vectors = torch.linalg.eigh(centred.mT @ centred / len(rows))
     values, vectors = values[-count:], vectors[:, -count:]
-    least = 1e-8 * values.max()
-    scale = torch.where(values > least, values.clamp(min=1e-300).rsqrt(), torch.zeros_like(values))
+    scale = torch.where(values > 1e-8 * values.max(), values.clamp(min=1e-300).rsqrt(), 0.0)
     return (vectors * scale).mT.to(rows), centre

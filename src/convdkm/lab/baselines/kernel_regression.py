@@ -6,6 +6,7 @@ import copy
 import math
 import shutil
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -15,16 +16,10 @@ from torch.nn import functional as F
 
 from convdkm.checks import check_choice
 from convdkm.errors import InvalidInputError
-from convdkm.lab.baselines.base import Baseline, check_like, check_training_set
-from convdkm.lab.baselines.kernels.leave_one_out import GRID, LeaveOneOut, leave_one_out
+from convdkm.lab.baselines.base import Baseline, check_like
+from convdkm.lab.baselines.kernels import solvers
 from convdkm.lab.baselines.kernels.nngp import NNGPKernel
 from convdkm.lab.baselines.kernels.progress import duration, size
-from convdkm.lab.baselines.kernels.solvers import (
-    Solved,
-    SymmetricMatrix,
-    conjugate_gradients,
-    solve_directly,
-)
 from convdkm.lab.baselines.kernels.store import KernelStore
 from convdkm.lab.baselines.kernels.tiles import Prepared
 from convdkm.runtime.memory import available_memory
@@ -35,6 +30,7 @@ WORTH_COMPILING = 60.0
 """Seconds of work from which on the compiler's time is given back."""
 
 
+@dataclass(eq=False, repr=False)
 class KernelRegression(Baseline):
     r"""Kernel ridge regression, as the NNGP papers of Table 3 classify images.
 
@@ -81,66 +77,62 @@ class KernelRegression(Baseline):
         solved_: how conjugate gradients went; None for Cholesky.
     """
 
-    ridge_: float
-    loo_: LeaveOneOut | None
-    solved_: Solved | None
+    kernel: NNGPKernel
+    _: KW_ONLY
+    ridge: Literal["loo"] | float = "loo"
+    solver: Solver = "cholesky"
+    augment_flips: bool = False
+    folder: str | Path | None = None
+    grid: Sequence[float] = solvers.GRID
+    block: int = 256
+    rank: int = 100
+    tolerance: float = 1e-6
+    iterations: int = 1000
+    loo_points: int = 2000
+    seed: int = 0
+    compiled: bool | None = None
 
-    def __init__(
-        self,
-        kernel: NNGPKernel,
-        *,
-        ridge: Literal["loo"] | float = "loo",
-        solver: Solver = "cholesky",
-        augment_flips: bool = False,
-        folder: str | Path | None = None,
-        grid: Sequence[float] = GRID,
-        block: int = 256,
-        rank: int = 100,
-        tolerance: float = 1e-6,
-        iterations: int = 1000,
-        loo_points: int = 2000,
-        seed: int = 0,
-        compiled: bool | None = None,
-    ) -> None:
-        check_choice("solver", solver, Solver)
+    ridge_: float = field(init=False)
+    loo_: solvers.LeaveOneOut | None = field(init=False)
+    solved_: solvers.Solved | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        kernel, ridge = self.kernel, self.ridge
+        check_choice("solver", self.solver, Solver)
         if ridge != "loo" and not (isinstance(ridge, int | float) and 0 < ridge < math.inf):
             raise InvalidInputError(f"ridge must be 'loo' or a positive number, got {ridge!r}")
-        if loo_points < 2:
-            raise InvalidInputError(f"loo_points must be at least 2, got {loo_points}")
-        if augment_flips and (kernel.flips or kernel.normalise):
+        if self.loo_points < 2:
+            raise InvalidInputError(f"loo_points must be at least 2, got {self.loo_points}")
+        if self.augment_flips and (kernel.flips or kernel.normalise):
             raise InvalidInputError(
                 "augment_flips=True takes a kernel with flips=False and normalise=False; averaging"
                 " over flips and training on them are two ways to the same end"
             )
-        self.kernel = kernel
-        self.ridge, self.solver, self.augment_flips = ridge, solver, augment_flips
-        self.folder = None if folder is None else Path(folder)
-        self.grid, self.block, self.rank = tuple(grid), block, rank
-        self.tolerance, self.iterations = tolerance, iterations
-        self.loo_points, self.seed, self.compiled = loo_points, seed, compiled
         self._used = copy.copy(kernel)
-        if compiled is not None:
-            self._used.compile(enabled=compiled)
-        self._used.flips = kernel.flips or augment_flips
+        if self.compiled is not None:
+            self._used.compile(enabled=self.compiled)
+        self._used.flips = kernel.flips or self.augment_flips
         self._train: Prepared | None = None
         self._weights = torch.empty(0)
         self._temperature: float | None = None
 
-    # -- the machine's limits ------------------------------------------------------------------
+    # -- memory, disk and time -----------------------------------------------------------------
 
     def foresee(self, images: Tensor, labels: Tensor) -> None:
         """Raise, before any work, if the kernel would not fit in memory or on disk."""
         super().foresee(images, labels)
-        tiles = self._used.check(images)
-        count = len(images)
-        each = (tiles.map_places + images[0].numel()) * self.kernel.dtype.itemsize
+        count, itemsize = len(images), self.kernel.dtype.itemsize
+        each = (self._used.check(images).map_places + images[0].numel()) * itemsize
         if self.solver == "cg":
             each += 3 * 8 * self.rank  # the preconditioner
-        square = self._square_bytes()
-        needed = square * count**2 + each * count + self.kernel.memory
-        there = available_memory()
+            square = 8 if self.folder is None else 0
+        else:
+            # The matrix, eigenvectors, their squares and the workspace of the decomposition; or
+            # the matrix, the same with its ridge, and its factor.
+            square = 8 * (6 if self.ridge == "loo" else 4)
+        needed, there = square * count**2 + each * count + self.kernel.memory, available_memory()
         if there is not None and needed > there:
-            left = max(0.0, there - self.kernel.memory)
+            left = max(0, there - self.kernel.memory)
             # The positive root of square·n² + each·n = left, which is left / each for no square.
             fits = int(2 * left / (each + math.sqrt(each**2 + 4 * square * left)))
             advice = f"about {fits:,} images would fit"
@@ -150,28 +142,17 @@ class KernelRegression(Baseline):
                 f"{self._used.name} of {count:,} images needs {size(needed)} of memory, and"
                 f" {size(there)} are free; {advice}"
             )
-        if self.folder is not None:
-            self._foresee_disk(self.folder, count)
-
-    def _square_bytes(self) -> float:
-        """Bytes of memory for each pair of images, at the worst moment."""
-        if self.solver == "cg":
-            return 0.0 if self.folder is not None else 8.0
-        # The matrix, eigenvectors, their squares and the workspace of the decomposition; or the
-        # matrix, the same with its ridge, and its factor.
-        return 8.0 * (6 if self.ridge == "loo" else 4)
-
-    def _foresee_disk(self, folder: Path, count: int) -> None:
-        itemsize = self.kernel.dtype.itemsize
+        if self.folder is None:
+            return
+        folder = Path(self.folder).absolute()
         needed = KernelStore.bytes_needed(count, self.block, itemsize)
         needed -= sum(file.stat().st_size for file in folder.glob("block-*.npy"))
-        place = folder.absolute()
-        there = shutil.disk_usage(next(p for p in (place, *place.parents) if p.exists())).free
+        there = shutil.disk_usage(next(p for p in (folder, *folder.parents) if p.exists())).free
         if needed > there:
-            fits = int(math.sqrt(2 * there / itemsize))
             raise InvalidInputError(
-                f"the kernel of {count:,} images needs {size(needed)} in {folder}, and"
-                f" {size(there)} are free there; about {fits:,} images would fit"
+                f"the kernel of {count:,} images needs {size(needed)} in {self.folder}, and"
+                f" {size(there)} are free there; about {int(math.sqrt(2 * there / itemsize)):,}"
+                " images would fit"
             )
 
     def expected_seconds(self, images: Tensor, predicted: int) -> tuple[float, float]:
@@ -183,14 +164,16 @@ class KernelRegression(Baseline):
 
     def _seconds_per_pair(self, images: Tensor, pairs: int) -> float:
         """By a trial; with compiled functions from here on, where so many pairs are worth it."""
-        seconds = self._used.seconds_per_pair(images)
-        undecided = self.compiled is None and not self._used.compiled
-        if undecided and self._used.compiles and seconds * pairs > WORTH_COMPILING:
-            self._used.compile()
-            seconds = self._used.seconds_per_pair(images)
+        kernel = self._used
+        seconds = kernel.seconds_per_pair(images)
+        undecided = self.compiled is None and not kernel.compiled
+        worth_it = kernel.architecture.needs_pairs and seconds * pairs > WORTH_COMPILING
+        if undecided and worth_it:
+            seconds = kernel.compile().seconds_per_pair(images)
         return seconds
 
-    def _foresee_time(self, images: Tensor, pairs: int) -> None:
+    def _check_time(self, images: Tensor, pairs: int) -> None:
+        """Tell how long so many pairs take; an error if that is longer than the time limit."""
         seconds = self._seconds_per_pair(images, pairs)
         total = seconds * pairs
         self.tell(
@@ -210,18 +193,21 @@ class KernelRegression(Baseline):
     @torch.no_grad()
     def fit(self, images: Tensor, labels: Tensor) -> KernelRegression:
         """Compute the kernel of the training images and solve for the weights."""
-        classes = check_training_set(images, labels)
         self.foresee(images, labels)
-        targets = F.one_hot(labels.to("cpu", torch.int64), classes).to(torch.float64) - 1 / classes
+        labels = labels.to("cpu", torch.int64)
+        targets = F.one_hot(labels).to(torch.float64)
+        targets -= 1 / targets.shape[1]
         matrix, ready = self._kernel(images)
-        mean = self._mean_variance(images, matrix)
-        self.loo_, self._temperature = None, None
-        if self.ridge == "loo":
-            self._choose(matrix, targets, mean)
+        # Ridges are relative to the mean variance. With mirror images the matrix at hand is
+        # (A + B) / 2, where the doubled system is (A + B + λ) a = y.
+        variances = self.kernel.variance(images) / 2 if self.augment_flips else matrix.diagonal()
+        mean = float(variances.mean())
+        self.loo_, self.solved_, self._temperature = None, None, None
+        self.ridge_ = self._chosen(matrix, targets, mean) if self.ridge == "loo" else self.ridge
+        if isinstance(matrix, Tensor) and self.solver == "cholesky":
+            self._weights = solvers.solve_directly(matrix, targets, self.ridge_ * mean)
         else:
-            self.ridge_ = float(self.ridge)
-        if self.solver == "cg":
-            self.solved_ = conjugate_gradients(
+            self.solved_ = solvers.conjugate_gradients(
                 matrix,
                 targets,
                 self.ridge_ * mean,
@@ -231,49 +217,40 @@ class KernelRegression(Baseline):
                 tell=self.tell,
             )
             self._weights = self.solved_.solution
-        else:
-            self.solved_ = None
-            assert isinstance(matrix, Tensor)
-            self._weights = solve_directly(matrix, targets, self.ridge_ * mean)
         self._train = ready
         return self
 
-    def _kernel(self, images: Tensor) -> tuple[SymmetricMatrix, Prepared]:
+    def _kernel(self, images: Tensor) -> tuple[Tensor | KernelStore, Prepared]:
+        """The kernel matrix, on disk if there is a folder and no need of it in memory."""
         store, pairs = None, len(images) * (len(images) + 1) // 2
         if self.folder is not None:
             store = KernelStore(self.folder, self._used, images, block=self.block)
             pairs = store.missing_pairs()
         if pairs:
-            self._foresee_time(images, pairs)
+            self._check_time(images, pairs)
         ready = self._used.prepare(images)
         if store is None:
             return self._used.block(ready, None, tell=self.tell), ready
         store.compute(tell=self.tell, ready=ready)
         return store if self.solver == "cg" else store.matrix(), ready
 
-    def _mean_variance(self, images: Tensor, matrix: SymmetricMatrix) -> float:
-        """What ridges are relative to."""
-        if self.augment_flips:
-            # (A + B + λ) a = y of the doubled system, where the matrix at hand is (A + B) / 2.
-            return float(self.kernel.variance(images).mean()) / 2
-        return float(matrix.diagonal().mean())
-
-    def _choose(self, matrix: SymmetricMatrix, targets: Tensor, mean: float) -> None:
-        part, some = matrix, targets
+    def _chosen(self, matrix: Tensor | KernelStore, targets: Tensor, mean: float) -> float:
+        """The ridge chosen by leaving one out, which also gives the temperature."""
         if self.solver == "cg":
             generator = torch.Generator().manual_seed(self.seed)
             chosen = torch.randperm(len(matrix), generator=generator)[: self.loo_points]
-            part = torch.stack([matrix[int(index)][chosen] for index in chosen])
-            some = targets[chosen]
-        assert isinstance(part, Tensor)
-        found = leave_one_out(part, some, [ridge * mean for ridge in self.grid])
-        self.ridge_, self.loo_ = self.grid[found.best], found
-        self._temperature = calibrated(some - found.residuals, some.argmax(1))
+            matrix = torch.stack([matrix[int(index)][chosen] for index in chosen])
+            targets = targets[chosen]
+        assert isinstance(matrix, Tensor)
+        found = solvers.leave_one_out(matrix, targets, [ridge * mean for ridge in self.grid])
+        self.loo_, ridge = found, self.grid[found.best]
+        self._temperature = calibrated(targets - found.residuals, targets.argmax(1))
+        edge = " (at the edge of the grid)" if found.at_edge else ""
         self.tell(
-            f"leaving one out: ridge {self.ridge_:.2g} of {len(self.grid)}, accuracy"
-            f" {found.accuracies[found.best]:.1%}"
-            + (" (at the edge of the grid)" if found.at_edge else "")
+            f"leaving one out: ridge {ridge:.2g} of {len(self.grid)}, accuracy"
+            f" {found.accuracies[found.best]:.1%}{edge}"
         )
+        return ridge
 
     # -- predicting ----------------------------------------------------------------------------
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,8 +48,8 @@ def recipe_of(preset: str, dataset: str, options: dict[str, Any]) -> RunConfig:
 class Machine(Baseline):
     """A residual convolutional DKM, trained as ``convdkm train`` would with the same preset.
 
-    Where the time is short, a few steps are timed and the recipe is cut to the epochs that fit, so
-    that its learning rate still comes down; whatever happens it stops when the time is over.
+    With a time limit, a few steps are timed and the recipe is cut to the epochs that fit, so that
+    its learning rate still comes down. Training stops when the time is over.
 
     Args:
         preset: name of the settings.
@@ -64,38 +63,28 @@ class Machine(Baseline):
 
     def fit(self, images: Tensor, labels: Tensor) -> Machine:
         classes = check_training_set(images, labels)
-        budget = Budget(self.minutes)
-        config, sinks = self.config, [_Teller(self.tell)]
-        device = find_device(config.training.device)
-        training = config.training
-        batches = Batches.of(
-            training, images.to(device, dtype_of(training)), labels.long().to(device)
-        )
-        model = self._initialised(batches, classes)
+        budget, sink, config = Budget(self.minutes), _Teller(self.tell), self.config
+        training, device = config.training, find_device(config.training.device)
+        inputs = images.to(device, dtype_of(training))
+        batches = Batches.of(training, inputs, labels.long().to(device))
         self.cut_short = False
         if self.minutes is not None:
-            epochs = self._epochs_within(budget, model, batches)
+            epochs = self._epochs_within(budget, self._initialised(batches, classes), batches)
             if epochs < training.epochs:
                 self.cut_short = True
                 self.tell(f"{epochs} epochs of {training.epochs} fit into the time")
                 config = config.updated({"epochs": epochs})
-            model = self._initialised(batches, classes)
-        tune(model, config.training, sinks[0].message)
-        trainer = Trainer(
-            model,
-            batches,
-            config.training.model_copy(update={"evaluate_every": 0}),
-            sinks=sinks,
-            stop=budget.over,
-        )
+        model = self._initialised(batches, classes)
+        tune(model, training, sink.message)
+        recipe = config.training.model_copy(update={"evaluate_every": 0})
+        trainer = Trainer(model, batches, recipe, sinks=[sink], stop=budget.over)
         with trainer.sinks:
             progress = trainer.run()
         if progress.interrupted:
             trainer.calibrate()
             self.cut_short = True
             self.tell(f"stopped after step {progress.step} of {trainer.total_steps}: out of time")
-        names = tuple(map(str, range(classes)))
-        shape = tuple(images.shape[1:])
+        names, shape = tuple(map(str, range(classes))), tuple(images.shape[1:])
         self.fitted = Run(config, model.eval(), NoWhitening(), names, shape, step=progress.step)
         return self
 
@@ -105,11 +94,8 @@ class Machine(Baseline):
 
     @property
     def parameters(self) -> int:
-        return sum(
-            p.numel()
-            for p in self.require_fitted(self.fitted).model.parameters()
-            if p.requires_grad
-        )
+        parameters = self.require_fitted(self.fitted).model.parameters()
+        return sum(p.numel() for p in parameters if p.requires_grad)
 
     def foresee(self, images: Tensor, labels: Tensor) -> None:
         classes = check_training_set(images, labels)
@@ -140,8 +126,7 @@ class Machine(Baseline):
         if len(marks) < 2:
             return recipe.epochs if not budget.over() else 1
         epoch = (marks[-1] - marks[0]) / (len(marks) - 1) * batches.steps
-        fits = int(SPENT * max(budget.seconds_left, 0.0) / epoch)
-        return max(1, min(recipe.epochs, fits))
+        return max(1, min(recipe.epochs, int(SPENT * budget.seconds_left / epoch)))
 
 
 class InducingNNGP(Machine):
@@ -151,17 +136,10 @@ class InducingNNGP(Machine):
     a sparse NNGP with a categorical likelihood.
 
     Unless an option says otherwise, two settings are not the preset's. The kernel is the paper's,
-    the arc-cosine: kernels whose nonlinearity makes up for learned Grams, such as that of ``fast``,
-    leave nothing of a correlation after a few layers without. And normalisations have no scales to
-    learn: while the head knows little, its variance costs likelihood, so that scales shrink until
-    all functions are zero, from where nothing is learned any more.
+    the arc-cosine: without learned Grams, kernels such as that of ``fast`` reduce correlations to
+    nothing in a few layers. Normalisations have no learned scales: a large variance of the head
+    lowers the likelihood at first, so that scales shrink to zero, where nothing more is learned.
     """
-
-    USUAL: ClassVar[dict[str, Any]] = {
-        "kernel": "arc-cosine",
-        "inducing_scale": "none",
-        "data_scale": "none",
-    }
 
     def __init__(self, preset: str = "quick", dataset: str = "images", **options: Any) -> None:
         if options.get("nu", math.inf) != math.inf:
@@ -169,14 +147,15 @@ class InducingNNGP(Machine):
                 f"the inducing NNGP has nu = inf, got {options['nu']!r}; the machine for a finite"
                 " one is Machine"
             )
-        super().__init__(preset, dataset, **{**self.USUAL, **options, "nu": math.inf})
+        usual = {"kernel": "arc-cosine", "inducing_scale": "none", "data_scale": "none"}
+        super().__init__(preset, dataset, **{**usual, **options, "nu": math.inf})
 
 
 class _Teller(Sink):
     """Passes a run's epochs and messages on as lines."""
 
     def __init__(self, tell: Tell) -> None:
-        self.tell: Callable[[str], None] = tell
+        self.tell = tell
 
     def epoch(self, record: EpochRecord) -> None:
         self.tell(f"epoch {record.epoch}: objective {record.values['objective']:.4f}")

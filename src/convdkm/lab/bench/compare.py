@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 from typing import Any
 
@@ -23,7 +23,7 @@ _PROBE = 8
 
 
 def compare(
-    workload: Workload, repeats: int, say: Callable[[str], None], *, compiled: bool = False
+    workload: Workload, repeats: int, say: Callable[[str], None], *, compiled: bool
 ) -> dict[str, Any]:
     """Time the contestants in turn, and measure the memory of a step of each.
 
@@ -47,16 +47,15 @@ def compare(
             f" {workload.batch // batch}"
         )
     plain, floors = ours(workload, model, compiled=compiled), networks(workload)
-    contestants = {OURS: plain, TEXTBOOK: textbook(workload, model, batch), **floors}
+    written = textbook(replace(workload, batch=batch), model)
+    contestants = {OURS: plain, TEXTBOOK: written, **floors}
 
     say(f"{workload.name}: training steps, {repeats} in turn")
     actions = {name: each.lap for name, each in contestants.items()}
     actions[CHECKPOINTED] = _checkpointing(model)(plain.lap)
     laps = in_turn(actions, repeats, settling=SETTLING)
     say(f"{workload.name}: predictions, {3 * repeats} in turn")
-    predictors = {
-        name: timed(each.predict) for name, each in contestants.items() if each.predict is not None
-    }
+    predictors = {name: timed(each.predict) for name, each in contestants.items() if each.predict}
     predictions = in_turn(predictors, 3 * repeats, settling=SETTLING)
     say(f"{workload.name}: memory")
     memory = {name: each.memory() for name, each in contestants.items()}
@@ -83,23 +82,22 @@ def compare(
         }
         for name, (seconds,) in predictions.items()
     }
-    floor = min(floors, key=lambda name: float(train[name]["step"]))
-    predict_floor = min(floors, key=lambda name: float(predict[name]["seconds"]))
+    floor = min(floors, key=lambda name: train[name]["step"])
+    predict_floor = min(floors, key=lambda name: predict[name]["seconds"])
     dkm, network = train[OURS], train[floor]
-    ratios = {
-        "train_step_textbook_over_ours": train[TEXTBOOK]["step"] / dkm["step"],
-        "train_step_ours_over_cnn": dkm["step"] / network["step"],
-        "predict_ours_over_cnn": predict[OURS]["seconds"] / predict[predict_floor]["seconds"],
-        "train_memory_ours_over_cnn": dkm["memory"] / network["memory"],
-        "train_memory_checkpointed_over_cnn": train[CHECKPOINTED]["memory"] / network["memory"],
-    }
     return {
         **asdict(workload),
         "train": train,
         "predict": predict,
         "floor": floor,
         "predict_floor": predict_floor,
-        "ratios": ratios,
+        "ratios": {
+            "train_step_textbook_over_ours": train[TEXTBOOK]["step"] / dkm["step"],
+            "train_step_ours_over_cnn": dkm["step"] / network["step"],
+            "predict_ours_over_cnn": predict[OURS]["seconds"] / predict[predict_floor]["seconds"],
+            "train_memory_ours_over_cnn": dkm["memory"] / network["memory"],
+            "train_memory_checkpointed_over_cnn": train[CHECKPOINTED]["memory"] / network["memory"],
+        },
         "notes": notes,
     }
 
@@ -116,14 +114,13 @@ def _checkpointing(model: DeepKernelMachine) -> Iterator[None]:
 
 def _textbook_batch(workload: Workload, model: DeepKernelMachine) -> int:
     """The batch, or the largest of its halves whose textbook step fits into memory."""
-    available = available_memory()
-    probe = min(_PROBE, workload.batch)
+    batch, available = workload.batch, available_memory()
     if available is None:
-        return workload.batch
-    small = textbook(workload, model, probe)
+        return batch
+    probe = min(_PROBE, batch)
+    small = textbook(replace(workload, batch=probe), model)
     small.step()
     needed = small.memory() / probe
-    batch = workload.batch
     while batch > probe and batch * needed > MEMORY_SHARE * available:
         batch //= 2
     return batch

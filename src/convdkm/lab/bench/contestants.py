@@ -72,9 +72,8 @@ class Workload:
 
     def labels(self, count: int) -> Tensor:
         """Random classes."""
-        return torch.randint(
-            CLASSES, (count,), generator=torch.Generator().manual_seed(self.seed + 1)
-        )
+        generator = torch.Generator().manual_seed(self.seed + 1)
+        return torch.randint(CLASSES, (count,), generator=generator)
 
 
 class Contestant:
@@ -121,16 +120,16 @@ class Contestant:
         """
         start = time.perf_counter()
         self.forget()
-        if self.gradients is not None:
-            self.step()
-            end = time.perf_counter()
-            self.loss()
-            return end - start, time.perf_counter() - end
-        loss = self.loss()
-        forward = time.perf_counter()
-        loss.backward()
-        self.optimiser.step()
-        return time.perf_counter() - start, forward - start
+        if self.gradients is None:
+            loss = self.loss()
+            forward = time.perf_counter()
+            loss.backward()
+            self.optimiser.step()
+            return time.perf_counter() - start, forward - start
+        self.step()
+        end = time.perf_counter()
+        self.loss()
+        return end - start, time.perf_counter() - end
 
 
 def machine(workload: Workload, *, compiled: bool = False) -> DeepKernelMachine:
@@ -152,36 +151,27 @@ def ours(workload: Workload, model: DeepKernelMachine, *, compiled: bool = False
     Where it is ``compiled``, so is the predictor, and steps are recorded, as ``--compile`` does.
     """
     images, labels = workload.images(workload.batch), workload.labels(workload.batch)
-    recorded = RecordedGradients(model, num_data=NUM_DATA) if compiled else None
-
-    def loss() -> Tensor:
-        return -model.objective(images, labels, num_data=NUM_DATA).total
-
     folded = model.folded(deterministic=True).use_compiled(compiled)
+    recorded = RecordedGradients(model, num_data=NUM_DATA)
     return Contestant(
-        loss,
+        lambda: -model.objective(images, labels, num_data=NUM_DATA).total,
         model.parameters(),
         lambda: folded.predict(images),
-        None if recorded is None else lambda: recorded(images, labels),
+        (lambda: recorded(images, labels)) if compiled else None,
     )
 
 
-def textbook(workload: Workload, model: DeepKernelMachine, batch: int | None = None) -> Contestant:
+def textbook(workload: Workload, model: DeepKernelMachine) -> Contestant:
     """The paper's equations in float64 with the parameters of a model, and 1000 samples."""
-    batch = workload.batch if batch is None else batch
-    images, labels = workload.images(batch).double(), workload.labels(batch)
-    written = Textbook.of(model, workload.strides, NU)
-    return Contestant(lambda: -written.objective(images, labels, NUM_DATA), written.parameters())
+    images, labels = workload.images(workload.batch).double(), workload.labels(workload.batch)
+    written = Textbook(model, workload.strides, NU)
+    return Contestant(lambda: -written.objective(images, labels, NUM_DATA), written.named.values())
 
 
 def networks(workload: Workload) -> dict[str, Contestant]:
     """The network in both memory layouts, or in the usual one where it is too narrow for both."""
-    both = min(workload.widths) >= LEAST_CHANNELS_LAST
-    return {
-        name: cnn(workload, layout)
-        for name, layout in LAYOUTS.items()
-        if both or layout is torch.contiguous_format
-    }
+    count = 2 if min(workload.widths) >= LEAST_CHANNELS_LAST else 1
+    return {name: cnn(workload, LAYOUTS[name]) for name in list(LAYOUTS)[:count]}
 
 
 def cnn(workload: Workload, layout: torch.memory_format = torch.contiguous_format) -> Contestant:

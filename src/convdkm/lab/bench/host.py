@@ -1,10 +1,12 @@
-"""What the bench runs on, and whether something else runs on it too."""
+"""The machine that the bench runs on, and whether something else runs on it too."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import statistics
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,22 +23,19 @@ BUSY_SLOWDOWN = 1.25
 
 def machine_facts() -> dict[str, Any]:
     """Processor, cores, threads in use and memory."""
+    described = _CPUINFO.read_text() if _CPUINFO.exists() else ""
+    model = re.search(r"^model name\s*: (.+)$", described, re.MULTILINE)
+    memory = None
+    with suppress(AttributeError, ValueError, OSError):
+        pages = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = round(pages / 2**30, 1)
     return {
-        "processor": _processor(),
+        "processor": model[1] if model else platform.processor() or platform.machine(),
         "cores": _cores(),
         "threads": torch.get_num_threads(),
-        "memory_gib": _memory_gib(),
+        "memory_gib": memory,
         "platform": platform.platform(),
     }
-
-
-def _processor() -> str:
-    if _CPUINFO.exists():
-        for line in _CPUINFO.read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() == "model name":
-                return value.strip()
-    return platform.processor() or platform.machine()
 
 
 def _cores() -> int:
@@ -45,28 +44,21 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _memory_gib() -> float | None:
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-    return round(total / 2**30, 1)
-
-
 def load_average() -> float | None:
-    """Of the last minute, where the system keeps one."""
+    """The load average of the last minute, where the system keeps one."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
 def slowdown(repeats: int = 30) -> float:
     """How much longer than the fastest of equal matrix products one in ten takes at least."""
     matrix = torch.ones(600, 600)
-    (seconds,) = in_turn({"product": timed(lambda: matrix @ matrix)}, repeats, 3)["product"]
+    actions = {"product": timed(lambda: matrix @ matrix)}
+    (seconds,) = in_turn(actions, repeats, settling=0.01)["product"]
     return statistics.quantiles(seconds, n=10)[-1] / min(seconds)
 
 
 def signs_of_others() -> list[str]:
-    """What speaks for other work on this machine; empty where it is quiet."""
+    """Signs of other work on this machine; empty where it is quiet."""
     signs = []
     load, cores = load_average(), _cores()
     if load is not None and load > BUSY_LOAD * cores:

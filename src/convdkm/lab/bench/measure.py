@@ -1,13 +1,12 @@
-"""Times of things done in turn, and the slope of a curve."""
+"""Times of actions done in turn, and the slope of a curve."""
 
 from __future__ import annotations
 
 import gc
-import math
-import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
 
 Lap = tuple[float, ...]
 """Seconds: of the parts of one turn, or of one part in every turn."""
@@ -16,53 +15,38 @@ SETTLED = 3
 
 
 def in_turn(
-    actions: Mapping[str, Callable[[], Lap]],
-    repeats: int,
-    warm_up: int = 1,
-    settling: float = 0.0,
+    actions: Mapping[str, Callable[[], Lap]], repeats: int, settling: float = 0.0
 ) -> dict[str, list[Lap]]:
     """Do every action once, then every action again, and so on, so that all see the same machine.
 
     Args:
         actions: by name; each does its work and returns the seconds of its parts.
         repeats: turns that count.
-        warm_up: turns before them that do not.
-        settling: seconds for which each action is done again and again in each of those turns, and
+        settling: seconds for which each action is repeated before the turns that count, and
             :data:`SETTLED` times at least: functions are compiled and steps recorded in the first
-            rounds, and what is short takes some until the memory that it uses is there.
+            rounds, and short actions take some until their memory is allocated. Without it, each
+            action is done once beforehand.
 
     Returns:
         For every action the seconds of each of its parts, turn after turn.
     """
+    for action in actions.values():
+        start = time.perf_counter()
+        for _ in range(SETTLED if settling else 1):
+            action()
+        while time.perf_counter() - start < settling:
+            action()
     laps: dict[str, list[Lap]] = {name: [] for name in actions}
-    for _ in range(warm_up):
-        for action in actions.values():
-            _settle(action, settling)
-    with _settled_objects():
+    gc.collect()
+    gc.freeze()  # objects that exist already are not searched for garbage
+    try:
         for _ in range(repeats):
             for name, action in actions.items():
                 gc.collect()
                 laps[name].append(action())
-    return {name: list(zip(*turns, strict=True)) for name, turns in laps.items()}
-
-
-def _settle(action: Callable[[], Lap], seconds: float) -> None:
-    start = time.perf_counter()
-    for _ in range(SETTLED if seconds else 1):
-        action()
-    while time.perf_counter() - start < seconds:
-        action()
-
-
-@contextmanager
-def _settled_objects() -> Iterator[None]:
-    """Inside the block, objects that are there already are not looked through for garbage."""
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
     finally:
         gc.unfreeze()
+    return {name: list(zip(*turns, strict=True)) for name, turns in laps.items()}
 
 
 def timed(action: Callable[[], object]) -> Callable[[], Lap]:
@@ -78,5 +62,4 @@ def timed(action: Callable[[], object]) -> Callable[[], Lap]:
 
 def slope(sizes: Sequence[float], values: Sequence[float]) -> float:
     """Exponent of the power law nearest to the points: least squares of the logarithms."""
-    x, y = [math.log(size) for size in sizes], [math.log(value) for value in values]
-    return statistics.linear_regression(x, y).slope
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])

@@ -2,7 +2,7 @@
 
 While a step is profiled, the methods that map the data blocks are wrapped so that the profiler
 sees when each stage begins and ends; afterwards they are as they were. A node of the backward pass
-belongs to the stage in which its forward was: both bear the same sequence number.
+belongs to the stage of its forward pass: both have the same sequence number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from convdkm.lab.bench.contestants import Contestant
 from convdkm.model import DeepKernelMachine
 from convdkm.ops.base import Plan
 from convdkm.ops.window import Window
-from convdkm.runtime.tracing import trace
+from convdkm.runtime.memory import trace
 
 CONVOLUTIONS = "convolutions"
 STAGES = {
@@ -33,12 +33,15 @@ STAGES = {
     "norm": "normalisation",
     "pool": "pooling",
 }
-"""What the plans of a module do; others go by the module's name."""
+"""Stages of the plans of a module; others have the module's name."""
 CHAIN, INPUT, HEAD, LIKELIHOOD = "inducing chain", "input patches", "head", "likelihood"
 OPTIMISER, ACCUMULATION, REST = "optimiser", "summing of gradients", "the rest"
 _MARK, _WHOLE = "convdkm: ", "convdkm step"
 _NODE = "autograd::engine::evaluate_function: "
 _CONVOLUTION_BACKWARD = "aten::convolution_backward"
+
+Span = tuple[str, int, int]
+"""A stage, and the sequence numbers of its nodes: the first, and that after the last."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +57,7 @@ class Share:
         return self.forward + self.backward
 
 
-@dataclass(frozen=True)
-class Span:
-    """The sequence numbers of the nodes that a stage made, from ``first`` up to ``last``."""
-
-    stage: str
-    first: int
-    last: int
-
-
-def profile_step(model: DeepKernelMachine, contestant: Contestant, steps: int = 3) -> list[Share]:
+def profile_step(model: DeepKernelMachine, contestant: Contestant, steps: int) -> list[Share]:
     """Time of every stage of a training step, the longest first; the mean over some steps."""
     contestant.forget()
     contestant.step()
@@ -73,12 +67,14 @@ def profile_step(model: DeepKernelMachine, contestant: Contestant, steps: int = 
         contestant.forget()
         with marked(model) as spans:
             events = trace(functools.partial(_step, contestant))
-        _add(forward, _forward(events), steps)
-        _add(backward, _backward(events, spans), steps)
-    whole = forward.pop(_WHOLE)
+        _add_forward(events, forward)
+        _add_backward(events, spans, backward)
     # The rest of the whole is what lies in no stage, and in no node of the backward pass.
-    forward[REST] = max(whole - sum(backward.values()), 0.0)
-    shares = [Share(stage, forward[stage], backward[stage]) for stage in {**forward, **backward}]
+    forward[REST] = max(forward.pop(_WHOLE) - sum(backward.values()), 0.0)
+    shares = [
+        Share(stage, forward[stage] / steps, backward[stage] / steps)
+        for stage in {**forward, **backward}
+    ]
     return sorted(shares, key=lambda share: -share.total)
 
 
@@ -93,16 +89,17 @@ def _step(contestant: Contestant) -> None:
 def marked(model: DeepKernelMachine) -> Iterator[list[Span]]:
     """Mark the stages of a model's forward pass for the profiler, inside the block."""
     spans: list[Span] = []
-    homes = [(kind, "data", _stage(kind)) for kind in subclasses(Plan)]
-    homes += [
-        (Window, "convolve", CONVOLUTIONS),
-        (_home(model, "plan"), "plan", CHAIN),
-        (_home(model.input, "data"), "data", INPUT),
-        (_home(getattr(model.plan(), "head", None), "marginals"), "marginals", HEAD),
-        (_home(model.likelihood, "expected_log_prob"), "expected_log_prob", LIKELIHOOD),
-    ]
+    methods = [(kind, "data", _stage(kind)) for kind in subclasses(Plan)]
+    methods.append((Window, "convolve", CONVOLUTIONS))
+    for owner, name, stage in (
+        (model, "plan", CHAIN),
+        (model.input, "data", INPUT),
+        (getattr(model.plan(), "head", None), "marginals", HEAD),
+        (model.likelihood, "expected_log_prob", LIKELIHOOD),
+    ):
+        methods += [(kind, name, stage) for kind in type(owner).__mro__ if name in vars(kind)][:1]
     originals = [
-        (kind, name, vars(kind)[name], stage) for kind, name, stage in homes if name in vars(kind)
+        (kind, name, vars(kind)[name], stage) for kind, name, stage in methods if name in vars(kind)
     ]
     for kind, name, method, stage in originals:
         setattr(kind, name, _marked(method, stage, spans))
@@ -111,12 +108,6 @@ def marked(model: DeepKernelMachine) -> Iterator[list[Span]]:
     finally:
         for kind, name, method, _ in originals:
             setattr(kind, name, method)
-
-
-def _home(owner: object, method: str) -> type[Any]:
-    """The class that defines a method of an object; the object's own if none does."""
-    kinds = type(owner).__mro__
-    return next((kind for kind in kinds if method in vars(kind)), type(owner))
 
 
 def _stage(plan: type) -> str:
@@ -130,7 +121,7 @@ def _marked(method: Callable[..., Any], stage: str, spans: list[Span]) -> Callab
         first = _get_sequence_nr()
         with record_function(_MARK + stage):
             result = method(*args, **kwargs)
-        spans.append(Span(stage, first, _get_sequence_nr()))
+        spans.append((stage, first, _get_sequence_nr()))
         return result
 
     return run
@@ -138,49 +129,38 @@ def _marked(method: Callable[..., Any], stage: str, spans: list[Span]) -> Callab
 
 def subclasses(kind: type[Any]) -> Iterator[type[Any]]:
     """All classes that derive from a class."""
-    each: type[Any]
     for each in kind.__subclasses__():
         yield each
         yield from subclasses(each)
 
 
-def _add(total: dict[str, float], part: dict[str, float], steps: int) -> None:
-    for stage, seconds in part.items():
-        total[stage] += seconds / steps
-
-
-def _forward(events: list[Any]) -> dict[str, float]:
-    """Seconds of every marked stage, without those of the stages inside it."""
-    total: dict[str, float] = defaultdict(float)
+def _add_forward(events: list[Any], seconds: dict[str, float]) -> None:
+    """Add the time of every marked stage, without that of the stages inside it."""
     open_until: list[tuple[int, str]] = []
     for event in events:
-        name = event.name()
-        if not name.startswith((_MARK, _WHOLE)):
+        if not event.name().startswith((_MARK, _WHOLE)):
             continue
-        stage = name.removeprefix(_MARK)
+        stage, duration = event.name().removeprefix(_MARK), event.duration_ns()
         while open_until and event.start_ns() >= open_until[-1][0]:
             open_until.pop()
-        seconds = event.duration_ns() / 1e9
-        total[stage] += seconds
+        seconds[stage] += duration / 1e9
         if open_until:
-            total[open_until[-1][1]] -= seconds
-        open_until.append((event.start_ns() + event.duration_ns(), stage))
-    return dict(total)
+            seconds[open_until[-1][1]] -= duration / 1e9
+        open_until.append((event.start_ns() + duration, stage))
 
 
-def _backward(events: list[Any], spans: list[Span]) -> dict[str, float]:
-    """Seconds of the backward pass, by the stage that each node's forward was in."""
+def _add_backward(events: list[Any], spans: list[Span], seconds: dict[str, float]) -> None:
+    """Add the time of the backward pass, by the stage of each node's forward pass."""
     stages: dict[int, str] = {}
-    for span in sorted(spans, key=lambda span: span.first - span.last):
-        stages.update(dict.fromkeys(range(span.first, span.last), span.stage))
-    seconds: dict[str, float] = defaultdict(float)
-    stage = REST
+    for stage, first, last in sorted(spans, key=lambda span: span[1] - span[2]):
+        stages.update(dict.fromkeys(range(first, last), stage))
+    current = REST
     for event in events:
+        duration = event.duration_ns() / 1e9
         if event.name().startswith(_NODE):
             number = event.sequence_nr()
-            stage = stages.get(number, REST) if number >= 0 else ACCUMULATION
-            seconds[stage] += event.duration_ns() / 1e9
+            current = stages.get(number, REST) if number >= 0 else ACCUMULATION
+            seconds[current] += duration
         elif event.name() == _CONVOLUTION_BACKWARD:  # inside the node that began last
-            seconds[stage] -= event.duration_ns() / 1e9
-            seconds[CONVOLUTIONS] += event.duration_ns() / 1e9
-    return dict(seconds)
+            seconds[current] -= duration
+            seconds[CONVOLUTIONS] += duration

@@ -1,4 +1,4 @@
-"""The whole bench: all that came out of it, as plain values."""
+"""The whole bench: all of its results, as plain values."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def run_bench(
     parts: Sequence[Part],
     say: Callable[[str], None],
     *,
-    repeats: int = 5,
-    steps: int = 200,
-    compiled: bool = False,
-    nudged: bool = True,
+    repeats: int,
+    steps: int,
+    compiled: bool,
+    nudged: bool,
 ) -> dict[str, Any]:
     """Run parts of the bench.
 

@@ -7,16 +7,15 @@ and S places, and keeps :math:`O(L (P_i^2 + P_i N S))` numbers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from convdkm.lab.bench.contestants import Workload, machine, ours
 from convdkm.lab.bench.measure import in_turn, slope
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(NamedTuple):
     """One size that is varied.
 
     Attributes:
@@ -35,32 +34,27 @@ class Axis:
 
 def axes(base: Workload) -> list[Axis]:
     """The sizes to vary, around a machine: inducing points, side of the images, batch, depth."""
+    first, stages, half = base.widths[0], len(base.blocks), max(base.batch // 2, 1)
 
     def wider(points: int) -> Workload:
-        return replace(base, widths=tuple(points * w // base.widths[0] for w in base.widths))
-
-    def larger(side: int) -> Workload:
-        return replace(base, side=side)
-
-    def more(batch: int) -> Workload:
-        return replace(base, batch=batch)
+        return replace(base, widths=tuple(points * width // first for width in base.widths))
 
     def deeper(layers: int) -> Workload:
-        return replace(base, blocks=((layers - 1) // (2 * len(base.blocks)),) * len(base.blocks))
+        return replace(base, blocks=((layers - 1) // (2 * stages),) * stages)
 
-    first, half = base.widths[0], max(base.batch // 2, 1)
     sides = (max(base.side // 2, 2), base.side, 2 * base.side)
-    depths = tuple(1 + 2 * len(base.blocks) * count for count in (1, 2, 4))
+    batches = (half, 2 * half, 4 * half)
+    depths = tuple(1 + 2 * stages * count for count in (1, 2, 4))
     return [
         Axis("inducing points", (first, 2 * first, 4 * first), wider, "2 (3)", "1 (2)"),
-        Axis("side of the images", sides, larger, "2 (0)", "2 (0)"),
-        Axis("batch", (half, 2 * half, 4 * half), more, "1 (0)", "1 (0)"),
+        Axis("side of the images", sides, lambda side: replace(base, side=side), "2 (0)", "2 (0)"),
+        Axis("batch", batches, lambda batch: replace(base, batch=batch), "1 (0)", "1 (0)"),
         Axis("Gram layers", depths, deeper, "1 (1)", "1 (1)"),
     ]
 
 
 def growth(
-    base: Workload, repeats: int, say: Callable[[str], None], *, compiled: bool = False
+    base: Workload, repeats: int, say: Callable[[str], None], *, compiled: bool
 ) -> list[dict[str, Any]]:
     """Seconds and bytes of the machine's step along every axis, and the exponents fitted to them.
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 BAR = 30
 """Columns of the longest bar."""
 BARS = "█ forward ▒ backward"
+RATIOS = {
+    "train_step_textbook_over_ours": "training step, textbook over ours",
+    "train_step_ours_over_cnn": "training step, ours over CNN",
+    "predict_ours_over_cnn": "prediction, ours over CNN",
+    "train_memory_ours_over_cnn": "training memory, ours over CNN",
+    "train_memory_checkpointed_over_cnn": "training memory, checkpointed over CNN",
+}
+PRECISIONS = {"single": "float32 data path", "nudged": "float64, started 1e-7 away"}
 
 
 @dataclass(frozen=True)
@@ -17,7 +25,7 @@ class Sheet:
 
     title: str
     columns: tuple[str, ...]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
 
     @property
     def right(self) -> tuple[str, ...]:
@@ -31,33 +39,44 @@ class Sheet:
         return f"**{self.title}**\n\n{body}\n"
 
 
-def sheets(results: Mapping[str, Any]) -> list[Sheet]:
+def sheets(results: Mapping[str, Any]) -> Iterator[Sheet]:
     """All tables of the results there are."""
-    made = []
     for row in results.get("rows", []):
-        made += [_training(row), _prediction(row)]
+        yield _training(row)
+        yield _prediction(row)
     if "rows" in results:
-        made += [_ratios(results), _precision(results["precision"])]
+        rows, precision = results["rows"], results["precision"]
+        yield Sheet(
+            "Ratios",
+            ("", *(_around(row["widths"]) for row in rows)),
+            [(RATIOS[name], *(f"{row['ratios'][name]:.2f}" for row in rows)) for name in RATIOS],
+        )
+        found = {name: precision[name] for name in PRECISIONS if precision[name] is not None}
+        yield Sheet(
+            f"Objective after {precision['steps']} steps, relative to float64",
+            ("", "difference"),
+            [(PRECISIONS[name], f"{value:.1e}") for name, value in found.items()],
+        )
     if "scaling" in results:
-        made.append(_scaling(results["scaling"]))
+        yield _scaling(results["scaling"])
     if "profile" in results:
-        made.append(_profile(results["profile"]))
-    return made
+        yield _profile(results["profile"])
 
 
 def heading(results: Mapping[str, Any]) -> list[str]:
     """Where and when, in a few lines."""
-    machine, versions = results["machine"], results["versions"]
+    machine, versions, settings = results["machine"], results["versions"], results["settings"]
     memory = machine["memory_gib"]
     size = "" if memory is None else f", {memory:g} GiB"
     named = ", ".join(f"{name} {versions[name]}" for name in ("convdkm", "torch", "python"))
+    compiled = "nothing compiled"
+    if settings["compiled"]:
+        recorded = "; steps are recorded" if "compare" in settings["parts"] else ""
+        compiled = f"compiled: elementwise functions of a step, the whole predictor{recorded}"
     return [
         f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads{size}",
         f"{named}; {results['date']}",
-        "compiled: elementwise functions of a step, the whole predictor"
-        + ("; steps are recorded" if "compare" in results["settings"]["parts"] else "")
-        if results["settings"]["compiled"]
-        else "nothing compiled",
+        compiled,
     ]
 
 
@@ -66,86 +85,45 @@ def notes(results: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(note for row in results.get("rows", []) for note in row["notes"]))
 
 
-def _name(widths: Any) -> str:
-    return "/".join(map(str, widths))
-
-
 def _training(row: Mapping[str, Any]) -> Sheet:
-    own = row["train"]["ours"]
-    rows: list[tuple[str, ...]] = []
+    ours = row["train"]["ours"]
+    rows = []
     for name, each in row["train"].items():
-        shown = f"{name} (floor)" if name == row["floor"] else name
+        floor = " (floor)" if name == row["floor"] else ""
+        scaled = "" if each["run_with_batch"] == row["batch"] else " (scaled up)"
         rows.append(
             (
-                shown if each["run_with_batch"] == row["batch"] else f"{shown} (scaled up)",
+                f"{name}{floor}{scaled}",
                 _seconds(each["step"]),
                 _seconds(each["forward"]),
                 f"{each['images_per_second']:.0f}",
                 _bytes(each["memory"]),
-                f"{each['step'] / own['step']:.2f}",
-                f"{each['memory'] / own['memory']:.2f}",
+                f"{each['step'] / ours['step']:.2f}",
+                f"{each['memory'] / ours['memory']:.2f}",
             )
         )
     return Sheet(
-        f"Training, {_name(row['widths'])}, batches of {row['batch']},"
-        f" {row['side']}×{row['side']} images",
+        f"Training, {_around(row['widths'], row['batch'])}, {row['side']}×{row['side']} images",
         ("", "step", "forward", "images/s", "memory", "time/ours", "memory/ours"),
         rows,
     )
 
 
 def _prediction(row: Mapping[str, Any]) -> Sheet:
-    own = row["predict"]["ours"]
-    rows: list[tuple[str, ...]] = []
+    rows = []
     for name, each in row["predict"].items():
-        shown = f"{name} (floor)" if name == row["predict_floor"] else name
-        rate = f"{each['images_per_second']:.0f}"
-        rows.append(
-            (shown, _seconds(each["seconds"]), rate, f"{each['seconds'] / own['seconds']:.2f}")
-        )
-    return Sheet(
-        f"Prediction, {_name(row['widths'])}, batches of {row['batch']}",
-        ("", "batch", "images/s", "time/ours"),
-        rows,
-    )
-
-
-def _ratios(results: Mapping[str, Any]) -> Sheet:
-    titles = {
-        "train_step_textbook_over_ours": "training step, textbook over ours",
-        "train_step_ours_over_cnn": "training step, ours over CNN",
-        "predict_ours_over_cnn": "prediction, ours over CNN",
-        "train_memory_ours_over_cnn": "training memory, ours over CNN",
-        "train_memory_checkpointed_over_cnn": "training memory, checkpointed over CNN",
-    }
-    rows = results["rows"]
-    return Sheet(
-        "Ratios",
-        ("", *(_name(row["widths"]) for row in rows)),
-        [
-            (title, *(f"{row['ratios'][name]:.2f}" for row in rows))
-            for name, title in titles.items()
-        ],
-    )
-
-
-def _precision(precision: Mapping[str, Any]) -> Sheet:
-    named = {"single": "float32 data path", "nudged": "float64, started 1e-7 away"}
-    return Sheet(
-        f"Objective after {precision['steps']} steps, relative to float64",
-        ("", "difference"),
-        [
-            (title, f"{precision[name]:.1e}")
-            for name, title in named.items()
-            if precision[name] is not None
-        ],
-    )
+        floor = " (floor)" if name == row["predict_floor"] else ""
+        ratio = each["seconds"] / row["predict"]["ours"]["seconds"]
+        speed = f"{each['images_per_second']:.0f}"
+        rows.append((f"{name}{floor}", _seconds(each["seconds"]), speed, f"{ratio:.2f}"))
+    title = f"Prediction, {_around(row['widths'], row['batch'])}"
+    return Sheet(title, ("", "batch", "images/s", "time/ours"), rows)
 
 
 def _scaling(axes: list[Mapping[str, Any]]) -> Sheet:
     base = axes[0]["around"]
     return Sheet(
-        f"Growth of a step, around {_name(base['widths'])}, batches of {base['batch']};"
+        f"Growth of a step, around {_around(base['widths'], base['batch'])};"
         " exponents by theory where the data dominates (where the inducing chain does)",
         ("", "sizes", "step", "exponent", "theory", "memory", "exponent", "theory"),
         [
@@ -165,29 +143,27 @@ def _scaling(axes: list[Mapping[str, Any]]) -> Sheet:
 
 
 def _profile(profile: Mapping[str, Any]) -> Sheet:
-    stages, base = profile["stages"], profile["around"]
-    whole = sum(each["forward"] + each["backward"] for each in stages)
-    longest = max(each["forward"] + each["backward"] for each in stages)
-    rows: list[tuple[str, ...]] = []
-    for each in stages:
-        total = each["forward"] + each["backward"]
-        ahead = round(BAR * each["forward"] / longest)
-        bar = "█" * ahead + "▒" * (round(BAR * total / longest) - ahead)
-        rows.append(
-            (
-                each["stage"],
-                _seconds(each["forward"]),
-                _seconds(each["backward"]),
-                f"{total / whole:.1%}",
-                bar,
-            )
-        )
+    base = profile["around"]
+    stages = [(each["stage"], each["forward"], each["backward"]) for each in profile["stages"]]
+    totals = [forward + backward for _, forward, backward in stages]
+    whole, unit = sum(totals), BAR / max(totals)
+    rows = []
+    for (stage, forward, backward), total in zip(stages, totals, strict=True):
+        ahead = round(unit * forward)
+        bar = "█" * ahead + "▒" * (round(unit * total) - ahead)
+        rows.append((stage, _seconds(forward), _seconds(backward), f"{total / whole:.1%}", bar))
     return Sheet(
-        f"Where a step goes, {_name(base['widths'])}, batches of {base['batch']}"
+        f"Where a step goes, {_around(base['widths'], base['batch'])}"
         f" ({_seconds(whole)} under the profiler)",
         ("", "forward", "backward", "share", BARS),
         rows,
     )
+
+
+def _around(widths: Iterable[int], batch: int | None = None) -> str:
+    """The sizes of a workload."""
+    name = "/".join(map(str, widths))
+    return name if batch is None else f"{name}, batches of {batch}"
 
 
 def _seconds(value: float) -> str:

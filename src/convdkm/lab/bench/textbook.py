@@ -12,7 +12,7 @@ measured against, and an independent statement of what the machine computes.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -38,32 +38,23 @@ class Blocks(NamedTuple):
 
 
 class Textbook:
-    """The residual machine of the published runs, from its parameters.
+    """The residual machine of the published runs.
 
     Args:
-        parameters: by their names in the machine's ``state_dict``, in float64.
+        model: the machine whose parameters it copies, in float64.
         strides: of the first block of every stage.
         nu: weight of every Gram layer's KL.
+
+    Attributes:
+        named: the parameters, by their names in the model.
     """
 
-    def __init__(
-        self, parameters: Mapping[str, Tensor], strides: Sequence[int] = (2, 2, 2), nu: float = 0.01
-    ) -> None:
-        self.named = dict(parameters)
-        self.strides, self.nu = tuple(strides), nu
-
-    @classmethod
-    def of(cls, model: nn.Module, strides: Sequence[int] = (2, 2, 2), nu: float = 0.01) -> Textbook:
-        """The same machine with copies of a model's parameters."""
-        copies = {
+    def __init__(self, model: nn.Module, strides: Sequence[int], nu: float) -> None:
+        self.strides, self.nu = strides, nu
+        self.named = {
             name: parameter.detach().double().clone().requires_grad_()
             for name, parameter in model.named_parameters()
         }
-        return cls(copies, strides, nu)
-
-    def parameters(self) -> list[Tensor]:
-        """All parameters, for an optimiser."""
-        return list(self.named.values())
 
     def objective(
         self, images: Tensor, labels: Tensor, num_data: int, noise: Tensor | None = None
@@ -114,7 +105,7 @@ class Textbook:
 
     def layer(self, gram: Blocks, name: str, stride: int, divergences: list[Tensor]) -> Blocks:
         """Kernel, convolution, learned Gram and normalisation."""
-        kernel = self.convolve(self.kernel(gram, f"{name}.kernel.1"), f"{name}.conv", stride)
+        kernel = self.convolve(self.kernel(gram, f"{name}.kernel.0.kernel"), f"{name}.conv", stride)
         learned, divergence = self.gram_layer(kernel, f"{name}.gram")
         divergences.append(divergence)
         return self.normalise(learned, f"{name}.norm")
@@ -134,11 +125,12 @@ class Textbook:
         apart = arccosine(ii.masked_fill(itself, 0.0), variance[:, None], variance[None, :])
         omega_ii = weight * torch.where(itself, ii, apart) + bias
         omega_it = weight * arccosine(it, variance[:, None, None], tt[:, None]) + bias
-        return jittered(Blocks(omega_ii, omega_it, weight * tt + bias))
+        return jittered(Blocks(omega_ii, omega_it, weight * gram.tt + bias))
 
     def convolve(self, omega: Blocks, name: str, stride: int) -> Blocks:
         r"""The convolution :math:`\Gamma` with mixing weights C (Eq. 11, 18 and 19)."""
         C = self.named[f"{name}.weight"]
+        C = C / C.shape[1] ** 0.5
         size = C.shape[-1]
         D = size**2
         flat = C.flatten(2)
@@ -154,8 +146,8 @@ class Textbook:
             g_{tt} = k_{tt} - K_{ti} K_{ii}^{-1} K_{it}
                      + K_{ti} K_{ii}^{-1} G_{ii} K_{ii}^{-1} K_{it}
         """
-        factor = self.named[f"{name}.factor"].tril()
-        G_ii = self.named[f"{name}.log_scale"].exp() * (factor @ factor.T) / len(factor)
+        V = self.named[f"{name}.factor"]
+        G_ii = self.named[f"{name}.log_scale"].exp() * (V @ V.T) / len(V)
         K_inverse, K_log_det = inverse_and_log_det(kernel.ii)
         _, G_log_det = inverse_and_log_det(G_ii)
         divergence = 0.5 * ((K_inverse * G_ii).sum() - len(G_ii) + K_log_det - G_log_det)

@@ -1,7 +1,7 @@
-"""The folder of a study: what is planned there, at what scale, and how far it has come.
+"""The folder of a study: the plan, the scale, and the state of every task.
 
-A file named after the kind of study says what is planned; what comes out lies below it. The state
-of a study is what lies in its folder: there is no list of jobs to fall out of step with it.
+A file named after the kind of study holds the plan; the results of tasks lie below it. The state of
+a study is what lies in its folder: there is no list of jobs to fall out of step with it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from convdkm.errors import InvalidInputError
 from convdkm.storage.files import locked, read_text, write_json
 
 JOBS, TRIAL_LOG = "jobs", "trial.log"
-"""Where a launcher keeps its files, and what is printed by what is only tried."""
-
-State = Literal["finished", "failed", "begun", "missing", "other"]
+"""Where a launcher keeps its files, and where short trials of runs print."""
 
 
 class Part(BaseModel):
@@ -29,42 +27,41 @@ class Part(BaseModel):
 
 
 class Planned(Protocol):
-    """One task of a study, as it is planned."""
+    """A planned task: its ``title`` in messages, unique in its study, and the place of its files.
+
+    ``place`` is relative to the folder of the study.
+    """
 
     @property
-    def title(self) -> str:
-        """In messages; unique in its study."""
-
+    def title(self) -> str: ...
     @property
-    def place(self) -> str:
-        """Where its files are, within the folder."""
+    def place(self) -> str: ...
 
 
 class Status(Part):
-    """How far a task has come.
+    """The state of a task.
 
     Attributes:
-        state: ``finished``, ``failed``, ``begun``, ``missing``, or ``other``: in its place is one
-            with other settings.
-        error: why it failed, or where another differs.
+        state: ``other`` where a task with other settings lies in its place.
+        error: why it failed, or where the other differs.
         metrics: of a finished one.
     """
 
-    state: State
+    state: Literal["finished", "failed", "begun", "missing", "other"]
     error: str = ""
     metrics: dict[str, Any] = Field(default_factory=dict)
 
 
 class Scale(Part):
-    """What all tasks of a folder have in common."""
+    """Settings that all tasks of a folder have in common."""
 
     def flat(self) -> dict[str, Any]:
-        """Its values by name."""
+        """The values by name."""
         return self.model_dump()
 
 
 class Record(Part, ABC):
-    """What a folder is for."""
+    """The content of a study's file: its scale and its plan."""
 
     scale: Scale
 
@@ -74,7 +71,7 @@ class Record(Part, ABC):
 
     @abstractmethod
     def merged(self, more: Any) -> Any:
-        """What is planned by either of two records of one scale."""
+        """A record with the tasks of two records of one scale."""
 
 
 P = TypeVar("P", bound=Planned)
@@ -87,9 +84,9 @@ class StudyFolder(ABC, Generic[P, R]):
     Attributes:
         kind: of the study, in a word.
         command: that makes such a folder.
-        one_scale: why there is one scale in a folder.
-        record: what its file holds.
-        below: the folder within, which holds the files of tasks.
+        one_scale: why all tasks of a folder have one scale.
+        record: class of the content of its file.
+        below: sub-folder of the files of tasks.
     """
 
     kind: ClassVar[str]
@@ -100,6 +97,7 @@ class StudyFolder(ABC, Generic[P, R]):
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        self._lock = self.path / f".{self.kind}.lock"
 
     @classmethod
     def is_one(cls, path: str | Path) -> bool:
@@ -107,7 +105,7 @@ class StudyFolder(ABC, Generic[P, R]):
         return (Path(path) / f"{cls.kind}.json").is_file()
 
     def read(self) -> R:
-        """What is planned; an error if nothing is."""
+        """The record of the study; an error if there is none."""
         path = self.path / f"{self.kind}.json"
         if not self.is_one(self.path):
             reason = f"has no {path.name}" if self.path.is_dir() else "does not exist"
@@ -123,7 +121,7 @@ class StudyFolder(ABC, Generic[P, R]):
         return found
 
     def check(self, scale: Scale) -> R | None:
-        """What is planned here; an error if the folder is for another scale or another purpose."""
+        """The record so far; an error if the folder is for another scale or another purpose."""
         if self.is_one(self.path):
             before = self.read()
             have, want = (
@@ -136,46 +134,37 @@ class StudyFolder(ABC, Generic[P, R]):
                     f" --output, since {self.one_scale}"
                 )
             return before
-        if self.path.is_dir() and any(
-            each.name not in (self._lock.name, JOBS, TRIAL_LOG) for each in self.path.iterdir()
-        ):
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidInputError(f"{self.path} is a file; a {self.kind} needs a folder")
+        found = {each.name for each in self.path.iterdir()} if self.path.exists() else set()
+        if found - {self._lock.name, JOBS, TRIAL_LOG}:
             raise InvalidInputError(
                 f"{self.path} is not empty and holds no {self.kind}; choose another --output"
             )
-        if self.path.exists() and not self.path.is_dir():
-            raise InvalidInputError(f"{self.path} is a file; a {self.kind} needs a folder")
         return None
 
     def add(self, more: R) -> R:
-        """Plan more here; see :meth:`check`."""
-        before = self.check(more.scale)
-        record: R = (before or more).merged(more)
+        """Plan more tasks; see :meth:`check`."""
+        record: R = (self.check(more.scale) or more).merged(more)
         write_json(self.path / f"{self.kind}.json", record.model_dump(mode="json"))
         return record
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep others from working here, for as long as this one does."""
-        return locked(
-            self._lock,
-            f"a {self.kind} is being made in {self.path}",
-            "wait for it, or choose another --output",
-        )
-
-    @property
-    def _lock(self) -> Path:
-        return self.path / f".{self.kind}.lock"
+        """Keep other processes from working here."""
+        taken = f"a {self.kind} is being made in {self.path}"
+        return locked(self._lock, taken, "wait for it, or choose another --output")
 
     def file(self, planned: P, ending: str = "json") -> Path:
-        """A file of a task: what came out of it, or with another ending such as its ``log``."""
+        """A file of a task: its result, or with another ending such as its ``log``."""
         return self.path / self.below / f"{planned.place}.{ending}"
 
     @abstractmethod
     def status(self, planned: P) -> Status:
-        """How far a task has come."""
+        """The state of a task."""
 
 
 def difference(have: dict[str, Any], want: dict[str, Any]) -> str:
-    """Where what there is differs from what is wanted, in words; empty if nowhere."""
+    """Where two mappings differ, in words; empty if nowhere."""
     return ", ".join(
         f"{name} {in_words(have.get(name))} and not {in_words(want.get(name))}"
         for name in dict.fromkeys([*want, *have])
@@ -192,6 +181,6 @@ def in_words(value: Any) -> str:
     return "unset" if value is None else str(value)
 
 
-def counted(number: int, noun: str) -> str:
-    """A number of things: ``1 run``, ``2 runs``."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
+def counted(count: int, noun: str) -> str:
+    """A count of things: ``1 run``, ``2 runs``."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"

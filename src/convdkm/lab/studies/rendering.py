@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import ClassVar
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.cells import Mark
-from convdkm.lab.studies.statistics import Published, Summary
+from convdkm.lab.studies.statistics import Mark, Published, Summary
 from convdkm.options import nearest
 from convdkm.storage.files import write_text
 from convdkm.storage.text import csv_cell, csv_line, in_latex, in_markdown, one_line
 
 MISSING = "–"
-FORMATS = {"markdown": "md", "latex": "tex", "csv": "csv"}
-"""Formats, and how their files end."""
-NOTHING = "none"
+FORMATS = ("markdown", "latex", "csv", "none")
+"""Formats that tables are printed in; ``none`` prints nothing."""
 OVER_SEEDS = (
     "Mean ± standard error over seeds. Bold: not significantly worse than the best of the column"
     " (one-tailed Welch test, 5%)."
@@ -28,7 +26,7 @@ OVER_SEEDS = (
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure in a cell: as text, how it compares with others, and what is to be said of it."""
+    """A figure in a cell: its text, how it compares with others, and a remark."""
 
     text: str
     bold: bool = False
@@ -37,7 +35,7 @@ class Figure:
 
     @property
     def after(self) -> str:
-        """The note, as it follows the figure."""
+        """The remark, as it follows the figure."""
         return f" ({self.note})" if self.note else ""
 
 
@@ -76,37 +74,19 @@ class Grid:
     labels: int = 1
 
     def markdown(self) -> str:
-        """As a table of Markdown, which is one to the eye too."""
+        """The grid as a table of Markdown, with aligned columns."""
+        labels = self.labels
         rows = [
-            [*map(in_markdown, row[: self.labels]), *map(MARKDOWN.cell, row[self.labels :])]
+            [*map(in_markdown, row[:labels]), *map(MARKDOWN.cell, row[labels:])]
             for row in self.rows
         ]
         head = [in_markdown(each) for each in self.head]
         widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-        rule = [
-            "-" * width if index < self.labels else "-" * (width - 1) + ":"
-            for index, width in enumerate(widths)
-        ]
-        return "\n".join(self._line(each, widths) for each in (head, rule, *rows))
-
-    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        padded = [
-            cell.ljust(width) if index < self.labels else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        ]
-        return f"| {' | '.join(padded)} |"
-
-
-@dataclass(frozen=True)
-class Tabular:
-    """A table of LaTeX: what stands around it, how its columns are aligned, and its lines."""
-
-    packages: str
-    caption: str
-    label: str
-    columns: str
-    lines: Sequence[str]
-    wide: bool = True
+        rule = ["-" * width for width in widths[:labels]]
+        rule += ["-" * (width - 1) + ":" for width in widths[labels:]]
+        sides = ["<"] * labels + [">"] * (len(head) - labels)
+        form = f"| {' | '.join(f'{{:{s}{w}}}' for s, w in zip(sides, widths, strict=True))} |"
+        return "\n".join(form.format(*line) for line in (head, rule, *rows))
 
 
 class Table(ABC):
@@ -115,8 +95,8 @@ class Table(ABC):
     Attributes:
         name: for files.
         title: at its head.
-        notes: what is missing and why, and what else is to be said.
-        legend: what its cells say.
+        notes: remarks, such as what is missing and why.
+        legend: the meaning of its cells.
     """
 
     name: str
@@ -127,26 +107,22 @@ class Table(ABC):
     @property
     @abstractmethod
     def lead(self) -> tuple[str, str]:
-        """On what terms it was made: what is emphasised, and what follows."""
+        """On what terms it was made: an emphasised part, and the rest."""
 
     @abstractmethod
     def grids(self) -> Iterator[Grid]:
         """Its parts, under one another."""
 
     @abstractmethod
-    def tabular(self) -> Tabular:
-        """All of it for LaTeX."""
+    def latex(self) -> str:
+        """The table as a ``table`` environment; see :func:`latex_table`."""
 
     @abstractmethod
     def records(self) -> Iterator[Mapping[str, object]]:
         """Lines of the CSV by their columns: nothing rounded, accuracies in per cent."""
 
-    def text(self, form: str) -> str:
-        """The whole table in one of the :data:`FORMATS`."""
-        return {"markdown": self.markdown, "latex": self.latex, "csv": self.comma_separated}[form]()
-
     def markdown(self) -> str:
-        """With its terms, its legend and its notes."""
+        """The table with its terms, its legend and its notes."""
         strong, rest = self.lead
         parts = [
             f"## {in_markdown(self.title)}",
@@ -160,31 +136,43 @@ class Table(ABC):
             parts.append("\n".join(f"- {in_markdown(note)}" for note in self.notes))
         return "\n\n".join(parts) + "\n"
 
-    def latex(self) -> str:
-        """A whole ``table`` environment; its first line names the packages, notes are comments."""
-        made = self.tabular()
-        lines = [
-            rf"% \usepackage{{{made.packages}}}",
-            r"\begin{table}[t]",
-            r"    \centering",
-            rf"    \caption{{{made.caption}}}",
-            rf"    \label{{tab:{made.label}}}",
-            *([r"    \resizebox{\textwidth}{!}{"] * made.wide),
-            rf"    \begin{{tabular}}{{{made.columns}}}",
-            r"        \toprule",
-            *(f"        {line}" for line in made.lines),
-            r"        \bottomrule",
-            r"    \end{tabular}" + "}" * made.wide,
-            r"\end{table}",
-            *(f"% {one_line(note)}" for note in self.notes),
-        ]
-        return "\n".join(lines) + "\n"
-
     def comma_separated(self) -> str:
-        """Blank where there is nothing."""
+        """The table as CSV; blank where there is no value."""
         records = list(self.records())
         lines = [*map(list, records[:1]), *(map(csv_cell, each.values()) for each in records)]
         return "".join(map(csv_line, lines))
+
+
+def latex_table(
+    packages: str,
+    caption: str,
+    label: str,
+    columns: str,
+    lines: Iterable[str],
+    *,
+    notes: Iterable[str],
+    wide: bool = True,
+) -> str:
+    """A whole ``table`` environment; its first line names the packages, notes are comments.
+
+    ``columns`` are their alignments, and a ``wide`` table is shrunk to the width of the text.
+    """
+    text = [
+        rf"% \usepackage{{{packages}}}",
+        r"\begin{table}[t]",
+        r"    \centering",
+        rf"    \caption{{{caption}}}",
+        rf"    \label{{tab:{label}}}",
+        *([r"    \resizebox{\textwidth}{!}{"] * wide),
+        rf"    \begin{{tabular}}{{{columns}}}",
+        r"        \toprule",
+        *(f"        {line}" for line in lines),
+        r"        \bottomrule",
+        r"    \end{tabular}" + "}" * wide,
+        r"\end{table}",
+        *(f"% {one_line(note)}" for note in notes),
+    ]
+    return "\n".join(text) + "\n"
 
 
 def latex_line(cells: Iterable[str]) -> str:
@@ -194,10 +182,9 @@ def latex_line(cells: Iterable[str]) -> str:
 
 def check_format(form: str) -> None:
     """Raise if tables cannot be printed in that form."""
-    known = (*FORMATS, NOTHING)
-    if form not in known:
+    if form not in FORMATS:
         raise InvalidInputError(
-            f"there is no format {form!r}.{nearest(form, known)} There are {', '.join(known)}."
+            f"there is no format {form!r}.{nearest(form, FORMATS)} There are {', '.join(FORMATS)}."
         )
 
 
@@ -205,8 +192,11 @@ def write_tables(tables: Iterable[Table], folder: Path, form: str) -> list[Path]
     """Write tables in every format, and print them in one; the files written."""
     written = []
     for table in tables:
-        for name, ending in FORMATS.items():
-            text = table.text(name)
+        for name, ending, text in (
+            ("markdown", "md", table.markdown()),
+            ("latex", "tex", table.latex()),
+            ("csv", "csv", table.comma_separated()),
+        ):
             written.append(folder / f"{table.name}.{ending}")
             write_text(written[-1], text)
             if name == form:
@@ -214,15 +204,14 @@ def write_tables(tables: Iterable[Table], folder: Path, form: str) -> list[Path]
     return written
 
 
-def decimals(metric: str) -> int:
-    """Digits after the point, as in the paper."""
-    return 2 if metric.endswith("accuracy") else 4
+def with_error(value: Summary | Published | None, metric: str) -> str:
+    """Mean ± standard error, with as many digits as the paper prints for the metric.
 
-
-def with_error(value: Summary | Published | None, digits: int) -> str:
-    """Mean ± standard error; the mean alone where there is no error; the published as printed."""
+    The mean alone where there is no error; a published value as printed.
+    """
     if value is None:
         return MISSING
+    digits = 2 if metric.endswith("accuracy") else 4
     if isinstance(value, Published):
         digits = round(-math.log10(value.unit))
     mean = f"{value.mean:.{digits}f}"

@@ -1,14 +1,14 @@
-"""A study: tasks that are planned, foreseen and made by a launcher, from wherever it has come.
+"""A study: tasks that are planned, estimated and done by a launcher, from wherever they stopped.
 
-A sweep and a comparison of methods are studies. They differ in what a task is, and in the columns
-of their tables.
+A sweep and a comparison of methods are studies. They differ in their tasks, and in the columns of
+their tables.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Tell:
-    """Where words go: what is said, and warnings."""
+    """Where messages and warnings go."""
 
     say: Say
     warn: Say
@@ -36,35 +36,18 @@ class Progress(Generic[P]):
     Attributes:
         finished: tasks that were finished before.
         left: tasks that have not ended yet, by place.
-        begun: how many of these were begun before.
-        done, failed, total: how many tasks are finished, failed just now, and are planned.
-        seconds: that each task left takes, by place, where that is known.
+        done, failed, total: counts of tasks that are finished, failed just now, and are planned.
+        seconds: estimated time of the tasks left, by place, where it is known.
         refused: tasks left that cannot be done, by place, with why.
     """
 
-    def __init__(self, finished: Iterable[P], left: Iterable[P], begun: int = 0) -> None:
-        self.finished, self.begun = tuple(finished), begun
+    def __init__(self, finished: Iterable[P], left: Iterable[P]) -> None:
+        self.finished = tuple(finished)
         self.left = {each.place: each for each in left}
         self.done, self.failed = len(self.finished), 0
         self.total = self.done + len(self.left)
         self.seconds: dict[str, float] = {}
         self.refused: dict[str, str] = {}
-
-    @classmethod
-    def of(cls, folder: StudyFolder[P, Any], planned: Sequence[P]) -> Progress[P]:
-        """Look at every task; an error if one was made with other settings."""
-        found = [(each, folder.status(each)) for each in planned]
-        for each, status in found:
-            if status.state == "other":
-                raise InvalidInputError(
-                    f"{folder.path / each.place} holds a run with other settings"
-                    f" ({status.error}); choose another --output, or remove that run"
-                )
-        return cls(
-            [each for each, status in found if status.state == "finished"],
-            [each for each, status in found if status.state != "finished"],
-            sum(status.state == "begun" for _, status in found),
-        )
 
     def remaining(self, at_once: int | None) -> float | None:
         """Seconds until the last task is done; None if that is not known."""
@@ -80,10 +63,10 @@ class Study(ABC, Generic[P, R]):
 
     Attributes:
         noun: what a task is called.
-        stopping: what is said to a user who asks to stop.
+        stopping: the message to a user who asks to stop.
         after_failures: what becomes of tasks that failed.
         tells_begin: whether to say that a task begins, where they are done one by one.
-        record: what is asked for, to be added to the folder.
+        record: the plan, to be added to the folder.
         planned: the tasks of the record, in their order.
     """
 
@@ -117,14 +100,14 @@ class Study(ABC, Generic[P, R]):
 
     @abstractmethod
     def ended(self, planned: P, outcome: Outcome) -> Status:
-        """How a task ended, once that is kept in the folder."""
+        """Keep the outcome of a task in the folder; its state."""
 
     @abstractmethod
     def figures(self, status: Any) -> str:
-        """What came out of a finished task, in words."""
+        """The result of a finished task, in words."""
 
     def close(self) -> None:
-        """Nothing is under way any more."""
+        """Clean up when nothing is under way any more."""
 
 
 def conduct(
@@ -135,28 +118,40 @@ def conduct(
     stop: Stop = lambda: False,
     rehearsal: bool = False,
 ) -> Progress[P] | None:
-    """Plan, foresee and do what is not done yet; a task that fails does not stop the rest.
+    """Plan, estimate and do what is not done yet; a task that fails does not stop the rest.
 
     Args:
-        study: what to do.
-        launcher: to do it by.
-        tell: takes what is to be said.
+        study: the tasks.
+        launcher: runs them.
+        tell: takes messages and warnings.
         stop: asked now and then whether to stop; tasks under way are then told to.
         rehearsal: only say what would be done, and return nothing.
     """
-    with nullcontext() if rehearsal else study.folder.locked():
+    folder = study.folder
+    with nullcontext() if rehearsal else folder.locked():
         if not rehearsal:
-            study.folder.check(study.record.scale)
-        progress = Progress.of(study.folder, study.planned)
+            folder.check(study.record.scale)
+        found = [(each, folder.status(each)) for each in study.planned]
+        for each, status in found:
+            if status.state == "other":
+                raise InvalidInputError(
+                    f"{folder.path / each.place} holds a run with other settings"
+                    f" ({status.error}); choose another --output, or remove that run"
+                )
+        progress = Progress(
+            [each for each, status in found if status.state == "finished"],
+            [each for each, status in found if status.state != "finished"],
+        )
         for line in study.announcement():
             tell.say(line)
-        if progress.finished or progress.begun:
-            begun = f", {progress.begun} begun" if progress.begun else ""
+        count = sum(status.state == "begun" for _, status in found)
+        if progress.finished or count:
+            begun = f", {count} begun" if count else ""
             tell.say(f"{progress.done} finished before{begun}")
         study.foresee(progress, launcher, stop, rehearsal=rehearsal, tell=tell)
         if rehearsal:
             return None
-        study.folder.add(study.record)
+        folder.add(study.record)
         with suppress(KeyboardInterrupt), closing(study):  # what is kept is there all the same
             if not stop():
                 _perform(study, progress, launcher, tell, stop)
@@ -167,32 +162,32 @@ def _perform(
     study: Study[P, Any], progress: Progress[P], launcher: Launcher, tell: Tell, stop: Stop
 ) -> None:
     """Do the tasks that are left, and tell how each ended; those that were stopped stay left."""
-    remaining, refused = list(progress.left.values()), progress.refused
-    by_name = {each.title: each for each in remaining}
+    by_name = {each.title: each for each in progress.left.values()}
+    refused = {
+        name: progress.refused[each.place]
+        for name, each in by_name.items()
+        if each.place in progress.refused
+    }
     expected, start = sum(progress.seconds.values()), time.monotonic()
     one_by_one = study.tells_begin and launcher.at_once == 1
 
     def tasks() -> Iterator[Task]:
-        for each in remaining:
-            if each.place not in refused:
+        for name, each in by_name.items():
+            if name not in refused:
                 if one_by_one:
-                    number = progress.done + progress.failed + 1
-                    tell.say(f"[{number}/{progress.total}] {each.title} …")
+                    ordinal = progress.done + progress.failed + 1
+                    tell.say(f"[{ordinal}/{progress.total}] {name} …")
                 yield study.task(each)
 
     def to_go() -> float | None:
-        """Seconds as foreseen, corrected by how the time so far compares with that."""
+        """The estimated seconds, corrected by how the time so far compares with the estimate."""
         left = progress.remaining(launcher.at_once)
         gone = expected - sum(progress.seconds.get(place, 0.0) for place in progress.left)
         if left is None or launcher.at_once is None or gone <= 0:
             return left
         return left * (time.monotonic() - start) * launcher.at_once / gone
 
-    never = (
-        Outcome(each.title, "refused", error=refused[each.place])
-        for each in remaining
-        if each.place in refused
-    )
+    never = (Outcome(name, "refused", error=why) for name, why in refused.items())
     for outcome in chain(never, launcher.run(tasks(), stop)):
         if outcome.status == "stopped":
             continue

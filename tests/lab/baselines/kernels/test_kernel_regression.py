@@ -14,8 +14,7 @@ from convdkm.lab.baselines import kernel_regression as module
 from convdkm.lab.baselines.base import Baseline
 from convdkm.lab.baselines.kernel_regression import KernelRegression, calibrated
 from convdkm.lab.baselines.kernels import NNGPKernel, myrtle, plain
-from convdkm.lab.baselines.kernels.leave_one_out import leave_one_out
-from convdkm.lab.baselines.kernels.solvers import solve_directly
+from convdkm.lab.baselines.kernels.solvers import leave_one_out, solve_directly
 
 DOUBLE = {"dtype": torch.float64}
 

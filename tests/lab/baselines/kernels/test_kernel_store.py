@@ -30,7 +30,7 @@ def kernel():
 
 def test_blocks_on_disk_make_the_matrix(tmp_path, images, kernel):
     expected = kernel.matrix(images)
-    store = KernelStore(tmp_path / "k", kernel, images, block=4, dtype=torch.float64).compute()
+    store = KernelStore(tmp_path / "k", kernel, images, block=4).compute()
     torch.testing.assert_close(store.matrix(), expected, rtol=1e-6, atol=1e-7)
     matrix = store.matrix()
     assert torch.equal(matrix, matrix.T)
@@ -52,10 +52,16 @@ def test_only_half_of_the_blocks_are_there_and_their_size_is_foreseen(tmp_path, 
     assert sum(file.stat().st_size for file in files) == foreseen
 
 
-def test_float32_blocks_round_once(tmp_path, images, kernel):
-    fine = KernelStore(tmp_path / "a", kernel, images, block=4, dtype=torch.float64).compute()
-    coarse = KernelStore(tmp_path / "b", kernel, images, block=4).compute()
-    assert torch.equal(coarse.matrix(), fine.matrix().float().double())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_blocks_have_the_precision_of_the_kernel_and_round_once(tmp_path, images, dtype):
+    kernel = NNGPKernel(plain(2), dtype=dtype)
+    ready, parts = kernel.prepare(images), [slice(0, 4), slice(4, 8), slice(8, 11)]
+    found = KernelStore(tmp_path / "k", kernel, images, block=4).compute().matrix()
+    for row, column in [(0, 0), (0, 1), (1, 2), (2, 2)]:
+        rows, columns = parts[row], parts[column]
+        fine = kernel.block(ready.part(rows), None if row == column else ready.part(columns))
+        assert torch.equal(found[rows, columns], fine.to(dtype).double())
+    assert np.load(tmp_path / "k" / "block-00000-00001.npy").dtype == str(dtype)[6:]
 
 
 def test_a_finished_store_is_not_computed_again(tmp_path, images, kernel, monkeypatch):
@@ -228,5 +234,3 @@ def test_the_manifest_says_what_the_blocks_are(tmp_path, images):
 def test_options_of_a_store(tmp_path, images, kernel):
     with pytest.raises(InvalidInputError, match="block must be a positive number"):
         KernelStore(tmp_path / "k", kernel, images, block=0)
-    with pytest.raises(InvalidInputError, match="float32 or float64, got float16"):
-        KernelStore(tmp_path / "k", kernel, images, dtype=torch.float16)

@@ -14,7 +14,7 @@ from convdkm.lab.baselines.kernels import (
     residual,
     tiles,
 )
-from convdkm.lab.baselines.kernels.threads import in_threads
+from convdkm.lab.baselines.kernels.nngp import in_threads
 
 
 @pytest.fixture

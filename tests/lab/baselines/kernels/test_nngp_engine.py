@@ -269,10 +269,10 @@ def test_progress_is_told(monkeypatch):
 
 def test_progress_is_not_told_all_the_time():
     lines = []
-    progress = Progress("work", 100, "steps", lines.append)
+    progress = Progress("work", 100, lines.append)
     for _ in range(100):
         progress.add(1)
-    assert lines == ["work: 100% of 100 steps"]
+    assert lines == ["work: 100% of 100 pairs"]
 
 
 def test_units():

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.lab.baselines.ckn import SupervisedCKN, UnsupervisedCKN
 from convdkm.lab.baselines.ckn_classifier import logistic_regression
-from convdkm.lab.baselines.ckn_kmeans import nearest, spherical_kmeans
+from convdkm.lab.baselines.ckn_layer import nearest, spherical_kmeans
 
 SMALL = {"layers": ((6, 3, 2), (8, 2, 2)), "patches": 500}
 

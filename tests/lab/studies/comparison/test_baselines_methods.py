@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.baselines.building import STEPS
-from convdkm.lab.baselines.methods import GROUPS, METHODS, NAMES, QUICK, chosen, method
+from convdkm.lab.baselines.methods import GROUPS, METHODS, NAMES, QUICK, STEPS, chosen, method
 from convdkm.lab.baselines.setting import Setting
 from convdkm.lab.studies.sweeps.specification import category
 

@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from operator import methodcaller
 
 import pytest
 from comparison_helpers import CIFAR, DIGITS, ONE, finished, made_up
@@ -15,7 +16,8 @@ from convdkm.lab.studies.comparison.folder import TrialResult
 from convdkm.lab.studies.comparison.results import Results
 from convdkm.lab.studies.rendering import Table
 
-markdown, latex, comma_separated = Table.markdown, Table.latex, Table.comma_separated
+markdown, comma_separated = Table.markdown, Table.comma_separated
+latex = methodcaller("latex")
 
 
 def tables_of(tmp_path, *arguments, **options):

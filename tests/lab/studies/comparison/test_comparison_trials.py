@@ -177,5 +177,5 @@ def test_of_lines_that_differ_in_numbers_the_last_is_kept(capsys):
     notes = Notes()
     for text in ("epoch 1 of 9: loss 3.0", "ridge 0.1", "epoch 2 of 9: loss 2.0", "done: 5"):
         notes.add(text)
-    assert notes.lines == ("ridge 0.1", "epoch 2 of 9: loss 2.0", "done: 5")
+    assert list(notes.kept.values()) == ["ridge 0.1", "epoch 2 of 9: loss 2.0", "done: 5"]
     assert capsys.readouterr().out.count("\n") == 4

@@ -12,24 +12,22 @@ from convdkm.exact import Convolution
 from convdkm.kernels import Kernel
 from convdkm.kernels.blocks import Side
 from convdkm.lab.baselines.kernels.layers import same, side_of
-from convdkm.runtime.compiled import attempted
-from convdkm.runtime.for_rows import apart
+from convdkm.runtime.compiled import apart, attempted
 
 OfRows = Callable[[Sequence[Tensor], Side, Side], Tensor]
-"""Of the slabs of neighbouring rows ``(W, H', W', B)``, as many as the filter is high, with the
-variances of the left places of the middle one ``(W, 1, 1, 1)`` and of the right places
-``(H', W', B)``: a new slab."""
+"""A function of the slabs ``(W, H', W', B)`` of as many neighbouring rows as the filter is high,
+of the variances of the left places of the middle one ``(W, 1, 1, 1)`` and of those of the right
+places ``(H', W', B)``; it returns a new slab."""
 
 SHAPES = 32
-"""Each is compiled for itself; a Myrtle network has three."""
-
+"""The most shapes that a function is compiled for; a Myrtle network has three."""
 
 MADE: dict[tuple[str, torch.dtype], OfRows | None] = {}
-"""Functions by what they do: an architecture that is made again needs no compiler."""
+"""Functions by the description of their layers: an equal architecture needs no compiler again."""
 
 
 def compiled(conv: Convolution | None, kernel: Kernel, dtype: torch.dtype) -> OfRows | None:
-    """What a convolution, if there is one, and a nonlinearity after it do to a row.
+    """A convolution, if there is one, and the nonlinearity after it as a function of rows.
 
     None, and a warning in the log, where nothing compiles.
     """
@@ -54,13 +52,11 @@ def compiled(conv: Convolution | None, kernel: Kernel, dtype: torch.dtype) -> Of
 
 def convolved(rows: Sequence[Tensor], conv: Convolution) -> Tensor:
     """The middle row of a convolution, as a sum of shifted slabs with zeros around them."""
-    size = side_of(conv)
     width, height, other, _ = rows[0].shape
     total = torch.zeros_like(rows[0])
     for down, slab in enumerate(rows):
-        around = F.pad(slab, (0, 0, *(size // 2,) * 6))
-        for along in range(size):
-            total = (
-                total + around[along : along + width, down : down + height, along : along + other]
-            )
-    return total * (conv.weight_variance / size**2) + conv.bias_variance
+        around = F.pad(slab, (0, 0, *(len(rows) // 2,) * 6))
+        rows_of = around[:, down : down + height]
+        for along in range(len(rows)):
+            total = total + rows_of[along : along + width, :, along : along + other]
+    return total * (conv.weight_variance / len(rows) ** 2) + conv.bias_variance

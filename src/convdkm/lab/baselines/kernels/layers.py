@@ -9,7 +9,7 @@ are too large for that: :mod:`convdkm.lab.baselines.kernels.stream` takes them r
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ from convdkm.kernels import ArcCosine, Kernel, NormalisedGaussian
 from convdkm.layers import AveragePool, Flatten, GlobalAveragePool, Plan, Sequential, Skip, Window
 from convdkm.layers import Layer as AnyLayer
 from convdkm.predicting.describing import described
+
+MYRTLE = {5: (2, 1, 1), 7: (2, 2, 2), 10: (3, 3, 3)}
+"""Convolutions before the first pooling, before the second and after it."""
 
 
 class LocalAverage(AnyLayer):
@@ -89,7 +92,7 @@ class Architecture:
 
     @property
     def stages(self) -> tuple[tuple[Layer, ...], tuple[Layer, ...]]:
-        """The layers above :attr:`first`, cut where different places stop to matter.
+        """The layers above :attr:`first`, split where different places cease to matter.
 
         The first part works on covariances of all pairs of places, the second on those of a place
         with itself: below :class:`convdkm.Flatten` nothing after the last pooling needs others.
@@ -131,15 +134,13 @@ class Architecture:
 
     def describe(self) -> dict[str, Any]:
         """All of it but the name, for a file: two architectures are the same if these are."""
-        kind = (
-            "GlobalAverage" if isinstance(self.top, GlobalAveragePool) else type(self.top).__name__
-        )
+        kind = type(self.top).__name__.removesuffix("Pool")
         size = {"size": self.top.size} if isinstance(self.top, LocalAverage) else {}
         return {"layers": list(map(describe, self.layers)), "top": {"kind": kind, **size}}
 
 
 def side_of(layer: Convolution | AveragePool) -> int:
-    """Of the square that it works on."""
+    """The side of the square that a layer works on."""
     return layer.window.size[0]
 
 
@@ -151,8 +152,8 @@ def body_of(skip: Skip) -> tuple[Layer, ...]:
     return (body,)
 
 
-def nonlinearities(layers: tuple[Layer, ...]) -> Iterator[Kernel]:
-    """In the order in which data pass them."""
+def nonlinearities(layers: Iterable[Layer]) -> Iterator[Kernel]:
+    """The kernels of layers, in the order in which covariances pass them."""
     for layer in layers:
         if isinstance(layer, Skip):
             yield from nonlinearities(body_of(layer))
@@ -190,13 +191,13 @@ def describe(layer: Layer) -> dict[str, Any]:
 
 
 def same(*layers: Layer | None) -> str:
-    """A text that is the same for layers that do the same."""
+    """A text that is equal for layers with equal descriptions."""
     return json.dumps([layer and describe(layer) for layer in layers], sort_keys=True)
 
 
-def _rounded(number: Tensor) -> float:
-    """As it was given, before it was a logarithm."""
-    return float(f"{float(number):.12g}")
+def _rounded(value: Tensor) -> float:
+    """The value as it was given: the parameter is its logarithm, which is rounded."""
+    return float(f"{float(value):.12g}")
 
 
 def _check(layer: Any) -> None:
@@ -232,3 +233,57 @@ def _check(layer: Any) -> None:
             f"{type(layer).__name__} is no function of one number; derive it from Angular or"
             " Isotropic"
         )
+
+
+def plain(depth: int, top: Top | None = None, *, bias_variance: float = 0.0) -> Architecture:
+    """``depth`` times a 3×3 convolution and a ReLU (Novak et al., 2019; Arora et al., 2019).
+
+    Args:
+        depth: number of convolutions.
+        top: :class:`convdkm.GlobalAveragePool` if not given.
+        bias_variance: of every convolution.
+    """
+    if depth < 1:
+        raise InvalidInputError(f"a network has at least one convolution, got depth={depth}")
+    return _network(
+        f"conv{depth}", (Convolution(3, bias_variance=bias_variance), ArcCosine()) * depth, top
+    )
+
+
+def residual(blocks: int, top: Top | None = None) -> Architecture:
+    """A convolution, ``blocks`` sums with the branch ReLU, conv, ReLU, conv, and a last ReLU.
+
+    Every sum weighs shortcut and branch by a half, so that variances neither grow nor shrink.
+    """
+    if blocks < 1:
+        raise InvalidInputError(f"a residual network has at least one block, got blocks={blocks}")
+    block = Skip(Sequential(ArcCosine(), Convolution(3), ArcCosine(), Convolution(3)))
+    return _network(f"res{blocks}", (Convolution(3), *(block,) * blocks, ArcCosine()), top)
+
+
+def _network(name: str, layers: tuple[Layer, ...], top: Top | None) -> Architecture:
+    if isinstance(top, LocalAverage):
+        return Architecture(f"{name}-lap{top.size}", layers, top)
+    suffix = "vec" if isinstance(top, Flatten) else "gap"
+    return Architecture(f"{name}-{suffix}", layers, GlobalAveragePool() if top is None else top)
+
+
+def myrtle(depth: int, *, nonlinearity: Kernel | None = None) -> Architecture:
+    """Myrtle 5, 7 or 10 (Shankar et al., 2020), after the finite networks of that name.
+
+    3×3 convolutions with a ReLU each, in three groups with 2×2 average pooling after each of the
+    first two; then all places are averaged, which on 32×32 images is three more poolings, and read
+    out by the linear layer that makes the depth 5, 7 or 10.
+
+    Args:
+        depth: 5, 7 or 10.
+        nonlinearity: ReLU if not given; the paper's best kernels have
+            :class:`convdkm.NormalisedGaussian`.
+    """
+    if depth not in MYRTLE:
+        raise InvalidInputError(f"the Myrtle networks are 5, 7 and 10 deep, got {depth}")
+    chosen = ArcCosine() if nonlinearity is None else nonlinearity
+    first, second, third = ((Convolution(3), chosen) * count for count in MYRTLE[depth])
+    layers: tuple[Layer, ...] = (*first, AveragePool(2), *second, AveragePool(2), *third)
+    suffix = "-gaussian" if isinstance(chosen, NormalisedGaussian) else ""
+    return Architecture(f"myrtle{depth}{suffix}", layers, GlobalAveragePool())

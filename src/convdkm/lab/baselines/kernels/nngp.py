@@ -2,10 +2,12 @@ r"""The kernel of an infinitely wide convolutional network between whole images.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+import timeit
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,14 +16,15 @@ from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.base import Tell
 from convdkm.lab.baselines.kernels.layers import Architecture
 from convdkm.lab.baselines.kernels.progress import Progress
-from convdkm.lab.baselines.kernels.threads import in_threads
 from convdkm.lab.baselines.kernels.tiles import Prepared, Tiles, pairs_within, steps
 
-MEMORY = 1 << 28
 ROWS = 64
 """Images of the left side that a thread works on at a time."""
+Given = TypeVar("Given")
+Result = TypeVar("Result")
 
 
+@dataclass(eq=False, repr=False)
 class NNGPKernel:
     r"""The exact NNGP kernel of an :class:`Architecture`.
 
@@ -42,36 +45,27 @@ class NNGPKernel:
         memory: bytes that working space may take, beyond the images and the result.
     """
 
-    def __init__(
-        self,
-        architecture: Architecture,
-        *,
-        flips: bool = False,
-        normalise: bool = False,
-        normalise_inputs: bool = False,
-        dtype: torch.dtype = torch.float32,
-        memory: int = MEMORY,
-    ) -> None:
-        if dtype not in (torch.float32, torch.float64):
-            raise InvalidInputError(f"a kernel is computed in float32 or float64, got {dtype}")
-        if memory < 1:
-            raise InvalidInputError(f"memory must be a positive number of bytes, got {memory}")
-        self.architecture = architecture
-        self.flips, self.normalise, self.normalise_inputs = flips, normalise, normalise_inputs
-        self.dtype, self.memory = dtype, memory
-        self.compiled = False
+    architecture: Architecture
+    _: KW_ONLY
+    flips: bool = False
+    normalise: bool = False
+    normalise_inputs: bool = False
+    dtype: torch.dtype = torch.float32
+    memory: int = 1 << 28
+    compiled: bool = field(default=False, init=False)
 
-    @property
-    def compiles(self) -> bool:
-        """Whether :meth:`compile` changes anything: all pairs of places are needed."""
-        return self.architecture.needs_pairs
+    def __post_init__(self) -> None:
+        if self.dtype not in (torch.float32, torch.float64):
+            raise InvalidInputError(f"a kernel is computed in float32 or float64, got {self.dtype}")
+        if self.memory < 1:
+            raise InvalidInputError(f"memory must be a positive number of bytes, got {self.memory}")
 
     def compile(self, *, enabled: bool = True) -> NNGPKernel:
         """Let ``torch.compile`` make nonlinearities and convolutions, or not; returns itself.
 
         Each of them, with the convolution below it, is then one pass over memory; kernels that do
         not need all pairs of places have no use for it. The first pairs wait for the compiler, some
-        ten seconds or more. Where there is none, a warning says so and PyTorch's own operations are
+        ten seconds or more. Where there is none, a warning says so and PyTorch's operations are
         used.
         """
         self.compiled = enabled
@@ -103,19 +97,12 @@ class NNGPKernel:
         bad = int((~torch.isfinite(images)).sum())
         if bad:
             raise InvalidInputError(f"{bad} values of the images are NaN or infinite")
-        _, channels, height, width = images.shape
-        tiles = Tiles(
-            self.architecture,
-            (channels, height, width),
-            self.dtype.itemsize,
-            self.memory,
-            threads=1 if self.compiled and self.compiles else torch.get_num_threads(),
-            joined=self.compiled,
-        )
-        if not tiles.fits:
+        shape, itemsize = images.shape[1:], self.dtype.itemsize
+        tiles = Tiles(self.architecture, shape, itemsize, self.memory, compiled=self.compiled)
+        if self.memory < tiles.least:
             raise InvalidInputError(
                 f"{self.name} needs {tiles.least / 2**20:.1f} MiB of working space for"
-                f" {height}×{width} images, more than memory={self.memory} bytes"
+                f" {shape[1]}×{shape[2]} images, more than memory={self.memory} bytes"
                 f" ({self.memory / 2**20:.1f} MiB) allows; give it more"
             )
         return tiles
@@ -126,7 +113,16 @@ class NNGPKernel:
         tiles = self.check(images)
         images = images.detach().to("cpu", self.dtype)
         ready = tiles.prepare(_normalised(images) if self.normalise_inputs else images)
-        return replace(ready, scale=self._scale(ready)) if self.normalise else ready
+        if not self.normalise:
+            return ready
+        variance = self._averaged(tiles.matched, ready, ready)
+        empty = int((variance <= 0).sum())
+        if empty:
+            raise InvalidInputError(
+                f"{empty} images have kernel zero with themselves and cannot be normalised; are"
+                " they all black? Leave them out, or do not normalise"
+            )
+        return replace(ready, scale=variance.rsqrt())
 
     def matrix(
         self, images: Tensor, others: Tensor | None = None, *, tell: Tell | None = None
@@ -135,8 +131,7 @@ class NNGPKernel:
 
         Args:
             images: ``(N1, C, H, W)``.
-            others: ``(N2, C, H, W)``; the same images if not given, and then each
-                pair is computed once.
+            others: ``(N2, C, H, W)``; the same if not given, and then each pair is computed once.
             tell: called with lines that say how far it is.
         """
         left = self.prepare(images)
@@ -154,7 +149,8 @@ class NNGPKernel:
         if self.normalise:
             self.check(images)
             return torch.ones(len(images), dtype=torch.float64)
-        return self._variance(self.prepare(images))
+        ready = self.prepare(images)
+        return self._averaged(ready.tiles.matched, ready, ready)
 
     @torch.no_grad()
     def block(self, left: Prepared, right: Prepared | None, *, tell: Tell | None = None) -> Tensor:
@@ -162,19 +158,18 @@ class NNGPKernel:
         other = left if right is None else right
         values = torch.empty((len(left), len(other)), dtype=torch.float64)
         pairs = len(left) * (len(left) + 1) // 2 if right is None else values.numel()
-        progress = Progress(f"kernel {self.name}", pairs, "pairs", tell)
-        tiles = left.tiles
-
-        def jobs() -> Iterator[tuple[slice, slice]]:
-            """Parts of the matrix; of a symmetric one those on the diagonal and above it."""
-            for columns in steps(len(other), tiles.right):
-                for rows in steps(columns.stop if right is None else len(left), ROWS):
-                    yield rows, columns
+        progress = Progress(f"kernel {self.name}", pairs, tell)
+        # Of a symmetric matrix only the parts on the diagonal and above it.
+        jobs = (
+            (rows, columns)
+            for columns in steps(len(other), left.tiles.right)
+            for rows in steps(columns.stop if right is None else len(left), ROWS)
+        )
 
         def work(job: tuple[slice, slice]) -> Tensor:
             return self._tile(left.part(job[0]), other.part(job[1]))
 
-        for (rows, columns), found in in_threads(work, jobs(), tiles.threads):
+        for (rows, columns), found in in_threads(work, jobs, left.tiles.threads):
             values[rows, columns] = found
             progress.add(found.numel() if right is not None else pairs_within(rows, columns))
         for index in range(len(values) if right is None else 0):
@@ -186,45 +181,59 @@ class NNGPKernel:
         tiles = self.check(images[:1])
         ready = self.prepare(images[: tiles.right * tiles.threads])
         rows = ready.part(slice(0, tiles.left))
-        times = []
-        for _ in range(2):
-            start = time.perf_counter()
-            self.block(rows, ready)
-            times.append(time.perf_counter() - start)
-        return min(times) / (len(rows) * len(ready))
+        trials = timeit.repeat(lambda: self.block(rows, ready), number=1, repeat=2)
+        return min(trials) / (len(rows) * len(ready))
 
     def _tile(self, left: Prepared, right: Prepared) -> Tensor:
-        values = left.tiles.tile(left, right)
-        if self.flips:
-            values.add_(left.tiles.tile(left, right.flipped())).mul_(0.5)
+        values = self._averaged(left.tiles.tile, left, right)
         if left.scale is not None and right.scale is not None:
             values = values * left.scale[:, None] * right.scale
         return values
 
-    def _variance(self, images: Prepared) -> Tensor:
-        variance = images.tiles.matched(images, images)
-        if self.flips:
-            variance = 0.5 * (variance + images.tiles.matched(images, images.flipped()))
-        return variance
-
-    def _scale(self, images: Prepared) -> Tensor:
-        variance = self._variance(images)
-        empty = int((variance <= 0).sum())
-        if empty:
-            raise InvalidInputError(
-                f"{empty} images have kernel zero with themselves and cannot be normalised; are"
-                " they all black? Leave them out, or do not normalise"
-            )
-        return variance.rsqrt()
+    def _averaged(
+        self, kernel: Callable[[Prepared, Prepared], Tensor], left: Prepared, right: Prepared
+    ) -> Tensor:
+        """A kernel, averaged over mirror images of the right side if this one is."""
+        values = kernel(left, right)
+        return values.add_(kernel(left, right.flipped())).mul_(0.5) if self.flips else values
 
 
 def _normalised(images: Tensor) -> Tensor:
     centred = images - images.mean((1, 2, 3), keepdim=True)
-    size = centred.square().mean((1, 2, 3), keepdim=True)
-    flat = int((size <= 0).sum())
+    variance = centred.square().mean((1, 2, 3), keepdim=True)
+    flat = int((variance <= 0).sum())
     if flat:
         raise InvalidInputError(
             f"{flat} images are of one colour and cannot be normalised; leave them out, or do not"
             " normalise the inputs"
         )
-    return centred * size.rsqrt()
+    return centred * variance.rsqrt()
+
+
+def in_threads(
+    work: Callable[[Given], Result], jobs: Iterable[Given], count: int
+) -> Iterator[tuple[Given, Result]]:
+    """Every job with its result, in order, by ``count`` threads of one core each.
+
+    The operations of a job are too small to be shared by cores. PyTorch's operations release
+    Python's lock while they compute; compiled functions do not. With a count of 1 the work is done
+    by the caller's thread, with all its cores.
+    """
+    if count == 1:
+        yield from ((job, work(job)) for job in jobs)
+        return
+    without_gradients = torch.no_grad()(work)  # the switch is per thread
+    before = torch.get_num_threads()
+    pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        waiting: deque[tuple[Given, Future[Result]]] = deque()
+        for job in jobs:
+            waiting.append((job, pool.submit(without_gradients, job)))
+            if len(waiting) > 2 * count:
+                first, future = waiting.popleft()
+                yield first, future.result()
+        for job, future in waiting:
+            yield job, future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(before)

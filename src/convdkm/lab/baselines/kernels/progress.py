@@ -1,4 +1,4 @@
-"""How far a long computation is, told now and then."""
+"""Lines that tell the progress of a long computation."""
 
 from __future__ import annotations
 
@@ -10,33 +10,22 @@ EVERY = 10.0
 
 
 class Progress:
-    """Counts work that is done, and tells how much is left.
+    """Counts how many of the pairs of images are done, and tells it in lines about ``what``."""
 
-    Args:
-        what: what the lines begin with.
-        total: how much there is.
-        unit: of what.
-        tell: called with a line; None for silence.
-    """
-
-    def __init__(
-        self, what: str, total: int, unit: str, tell: Callable[[str], None] | None
-    ) -> None:
-        self.what, self.total, self.unit, self.tell = what, total, unit, tell
-        self.done = 0
+    def __init__(self, what: str, total: int, tell: Callable[[str], None] | None) -> None:
+        self.what, self.total, self.tell, self.done = what, total, tell, 0
         self._start = self._told = time.monotonic()
 
     def add(self, count: int) -> None:
-        """So much more is done; a line if the last one is a while ago, or this is the end."""
+        """Count more pairs; tell if the last line is a while ago, or this is the end."""
         self.done += count
-        now = time.monotonic()
-        if self.tell is None or (self.done < self.total and now - self._told < EVERY):
-            return
-        self._told = now
-        share = self.done / self.total
-        left = (now - self._start) * (1 - share) / share
-        rest = f", {duration(left)} left" if self.done < self.total else ""
-        self.tell(f"{self.what}: {share:.0%} of {self.total:,} {self.unit}{rest}")
+        now, finished = time.monotonic(), self.done >= self.total
+        if self.tell is not None and (finished or now - self._told >= EVERY):
+            self._told = now
+            share = self.done / self.total
+            left = (now - self._start) * (1 - share) / share
+            rest = "" if finished else f", {duration(left)} left"
+            self.tell(f"{self.what}: {share:.0%} of {self.total:,} pairs{rest}")
 
 
 def duration(seconds: float) -> str:

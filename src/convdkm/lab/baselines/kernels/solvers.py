@@ -1,9 +1,19 @@
-r"""Solving (K + λI) A = Y: by factorising, or by conjugate gradients where K does not fit."""
+r"""Solving (K + λI) A = Y: by factorising, or by conjugate gradients where K does not fit.
+
+With :math:`M = (K + \lambda I)^{-1}` and A = M Y, the residual of point i when it is predicted from
+all others is
+
+.. math:: r_i = y_i - f_{-i}(x_i) = A_i / M_{ii}.
+
+An eigendecomposition :math:`K = Q \Lambda Q^T` gives it for every λ: :math:`A = Q (\Lambda +
+\lambda)^{-1} Q^T Y` and :math:`M_{ii} = \sum_k Q_{ik}^2 / (\Lambda_k + \lambda)`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,20 +22,11 @@ from convdkm.errors import InvalidInputError, NumericalError
 from convdkm.lab.baselines.base import Tell
 from convdkm.numerics import cholesky, safe_divide
 
+if TYPE_CHECKING:
+    from convdkm.lab.baselines.kernels.store import KernelStore
 
-class SymmetricMatrix(Protocol):
-    """What conjugate gradients need of a kernel matrix of N points, all in float64.
-
-    A tensor is one, and so is a :class:`~convdkm.lab.baselines.kernels.store.KernelStore`.
-    """
-
-    def __len__(self) -> int: ...
-
-    def __matmul__(self, vectors: Tensor) -> Tensor: ...
-
-    def __getitem__(self, row: int) -> Tensor: ...
-
-    def diagonal(self) -> Tensor: ...
+GRID = tuple(10.0 ** (exponent / 2) for exponent in range(-12, 3))
+"""Ridges tried, relative to the mean variance: 10⁻⁶ to 10, two a decade."""
 
 
 def solve_directly(kernel: Tensor, targets: Tensor, ridge: float) -> Tensor:
@@ -37,23 +38,16 @@ def solve_directly(kernel: Tensor, targets: Tensor, ridge: float) -> Tensor:
 
 
 class PivotedCholesky:
-    r"""A preconditioner: :math:`(L L^T + \lambda I)^{-1}` with L of few columns.
+    r"""A preconditioner: :math:`(L L^T + \lambda I)^{-1}` with L of at most ``rank`` columns.
 
-    By Woodbury's identity it is
-    :math:`\tfrac1\lambda (I - L (\lambda I + L^T L)^{-1} L^T)`.
-
-    L is made of rows of K, at each step that of the point with the largest variance left.
-
-    Args:
-        kernel: K.
-        rank: columns of L, at most.
-        ridge: λ.
+    By Woodbury's identity it is :math:`\tfrac1\lambda (I - L (\lambda I + L^T L)^{-1} L^T)`. L is
+    made of rows of K, at each step that of the point with the largest variance left.
 
     Attributes:
         columns: L, ``(N, rank)``.
     """
 
-    def __init__(self, kernel: SymmetricMatrix, rank: int, ridge: float) -> None:
+    def __init__(self, kernel: Tensor | KernelStore, rank: int, ridge: float) -> None:
         left = kernel.diagonal().clone()
         smallest = 1e-12 * float(left.max())
         columns = torch.zeros((len(kernel), 0), dtype=torch.float64)
@@ -70,19 +64,12 @@ class PivotedCholesky:
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """Applied to ``(N, outputs)``."""
-        inside = torch.cholesky_solve(self.columns.T @ vectors, self._factor)
-        return (vectors - self.columns @ inside) / self.ridge
+        inner = torch.cholesky_solve(self.columns.T @ vectors, self._factor)
+        return (vectors - self.columns @ inner) / self.ridge
 
 
-@dataclass(frozen=True)
-class Solved:
-    """What conjugate gradients gave.
-
-    Attributes:
-        solution: A, ``(N, outputs)``.
-        iterations: products with K that were made.
-        residual: the largest of the outputs' :math:`|Y - (K + λI) A| / |Y|`.
-    """
+class Solved(NamedTuple):
+    """A ``(N, outputs)``, and the largest of the outputs' :math:`|Y - (K + λI) A| / |Y|`."""
 
     solution: Tensor
     iterations: int
@@ -90,7 +77,7 @@ class Solved:
 
 
 def conjugate_gradients(
-    kernel: SymmetricMatrix,
+    kernel: Tensor | KernelStore,
     targets: Tensor,
     ridge: float,
     *,
@@ -99,32 +86,36 @@ def conjugate_gradients(
     iterations: int = 1000,
     tell: Tell | None = None,
 ) -> Solved:
-    """A in float64, from products with K alone; all outputs go through K together.
+    """A in float64, from products with K and some of its rows; all outputs go through K together.
 
     Args:
-        kernel: K.
-        targets: Y, ``(N, outputs)``.
-        ridge: λ, positive.
+        kernel, targets, ridge: K, Y ``(N, outputs)`` and λ, which is positive.
         rank: columns of the :class:`PivotedCholesky` preconditioner; 0 for none.
         tolerance: of the residual of every output, relative to its targets.
-        iterations: at most.
+        iterations: at most; a :class:`NumericalError` where they do not suffice.
         tell: called with a line now and then.
-
-    Raises:
-        NumericalError: where the tolerance is not met.
     """
     if not ridge > 0:
         raise InvalidInputError(f"conjugate gradients need a positive ridge, got {ridge}")
     targets = targets.to(torch.float64)
     precondition = PivotedCholesky(kernel, rank, ridge) if rank > 0 else torch.clone
     solution, residual = torch.zeros_like(targets), targets.clone()
-    scale = targets.norm(dim=0)
-    direction = torch.zeros_like(targets)
+    direction, scale = torch.zeros_like(targets), targets.norm(dim=0)
     before = torch.zeros_like(scale)
-    # An output whose targets are all zero has the solution zero, and nothing to divide by.
-    error = float(safe_divide(residual.norm(dim=0), scale).max())
     done = 0
-    while error > tolerance and done < iterations:
+    while True:
+        # An output whose targets are all zero has the solution zero, and nothing to divide by.
+        error = float(safe_divide(residual.norm(dim=0), scale).max())
+        if tell is not None and done and done % 10 == 0:
+            tell(f"conjugate gradients: {done} steps, residual {error:.1e} (to {tolerance:.0e})")
+        if error <= tolerance:
+            return Solved(solution, done, error)
+        if not error > tolerance or done == iterations:
+            raise NumericalError(
+                f"conjugate gradients reached a residual of {error:.1e} in {done} steps, not"
+                f" {tolerance:.0e}; allow more, raise the ridge ({ridge:.3g}) or the"
+                f" preconditioner's rank ({rank})"
+            )
         conditioned = precondition(residual)
         now = (residual * conditioned).sum(0)
         direction = conditioned + direction * safe_divide(now, before)
@@ -133,14 +124,51 @@ def conjugate_gradients(
         solution += step * direction
         residual -= step * along
         before = now
-        error = float(safe_divide(residual.norm(dim=0), scale).max())
         done += 1
-        if tell is not None and done % 10 == 0:
-            tell(f"conjugate gradients: {done} steps, residual {error:.1e} (to {tolerance:.0e})")
-    if not error <= tolerance:
-        raise NumericalError(
-            f"conjugate gradients reached a residual of {error:.1e} in {done} steps, not"
-            f" {tolerance:.0e}; allow more, raise the ridge ({ridge:.3g}) or the preconditioner's"
-            f" rank ({rank})"
-        )
-    return Solved(solution, done, error)
+
+
+@dataclass(frozen=True)
+class LeaveOneOut:
+    """How well each ridge predicts points that it was not given.
+
+    The errors are mean squared residuals; the accuracies, the shares of points whose largest
+    prediction is at their largest target; the residuals ``(N, outputs)``, those of the best ridge.
+    """
+
+    ridges: tuple[float, ...]
+    errors: tuple[float, ...]
+    accuracies: tuple[float, ...]
+    residuals: Tensor
+
+    @property
+    def best(self) -> int:
+        """The index of the ridge with the smallest error."""
+        return self.errors.index(min(self.errors))
+
+    @property
+    def at_edge(self) -> bool:
+        """Whether the best ridge is the first or the last of several: the grid may be too small."""
+        return len(self.ridges) > 1 and self.best in (0, len(self.ridges) - 1)
+
+
+def leave_one_out(kernel: Tensor, targets: Tensor, ridges: Sequence[float]) -> LeaveOneOut:
+    """Predict each point from all others with every ridge λ, absolute and positive, in float64."""
+    if not ridges or not all(ridge > 0 for ridge in ridges):
+        raise InvalidInputError(f"ridges must be positive numbers, at least one, got {ridges}")
+    if len(kernel) < 2:
+        raise InvalidInputError("leaving one out needs at least two points; give the ridge itself")
+    targets = targets.to(torch.float64)
+    values, vectors = torch.linalg.eigh(kernel.to(torch.float64))
+    # The kernel has no negative eigenvalues but for rounding.
+    values = values.clamp(min=0)
+    projected, squares = vectors.T @ targets, vectors.square()
+
+    def residuals(ridge: float) -> Tensor:
+        shrunk = 1 / (values + ridge)
+        return (vectors @ (shrunk[:, None] * projected)) / (squares @ shrunk)[:, None]
+
+    found = [residuals(ridge) for ridge in ridges]
+    errors = tuple(float(each.square().mean()) for each in found)
+    right = [(targets - each).argmax(1) == targets.argmax(1) for each in found]
+    accuracies = tuple(float(each.double().mean()) for each in right)
+    return LeaveOneOut(tuple(ridges), errors, accuracies, found[errors.index(min(errors))])

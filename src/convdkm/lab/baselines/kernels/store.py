@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,10 +22,67 @@ from convdkm.storage.files import read_mapping, write_json
 from convdkm.storage.finding import Finding, checked_file, reason_of, values_of
 from convdkm.storage.text import shortened
 
-FORMAT = 1
 MANIFEST = "kernel.json"
-_HEADER = 128
-"""Bytes of a block's file before its numbers."""
+HEADER = 128
+"""Bytes of a block's file before its values."""
+
+
+class Block(NamedTuple):
+    """A part of the matrix, and the file that holds it."""
+
+    path: Path
+    rows: slice
+    columns: slice
+    dtype: np.dtype
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
+
+    def write(self, values: Tensor) -> None:
+        """Write the file, whole or not at all, with a digest at its end."""
+        with digests.sealing(self.path) as temporary, temporary.open("wb") as file:
+            np.save(file, values.numpy().astype(self.dtype))
+            file.write(digests.LINE)
+
+    def read(self, *, mapped: bool = True) -> np.ndarray:
+        """The values; an error unless they are of the right shape and type."""
+        try:
+            values: np.ndarray = np.load(self.path, mmap_mode="r" if mapped else None)
+        except Exception as error:  # damage to the header takes many forms
+            raise self._damaged(str(error) or repr(error)) from None
+        if values.shape != self.shape or values.dtype != self.dtype:
+            raise self._damaged(
+                f"it holds {values.shape} of {values.dtype}, not {self.shape} of {self.dtype}"
+            )
+        return values
+
+    def check(self) -> None:
+        """Raise unless the file matches its digest; without a digest, unless its size is right."""
+        try:
+            has_digest = digests.check_digest(self.path)
+        except digests.DamagedError as error:
+            raise self._damaged(str(error)) from None
+        if self.path.stat().st_size != HEADER + self.read().nbytes and not has_digest:
+            raise self._damaged("its end is not that of a block")
+
+    def _damaged(self, why: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"{self.path} is damaged ({why}); delete it, and compute() will make it again"
+        )
+
+
+def blocks_of(folder: Path, count: int, side: int, dtype: np.dtype) -> dict[tuple[int, int], Block]:
+    """The blocks of the kernel of ``count`` images, ``side`` of them a side, by row and column."""
+    parts = list(steps(count, side))
+    return {
+        (row, column): Block(
+            folder / f"block-{row:05d}-{column:05d}.npy", parts[row], parts[column], dtype
+        )
+        for column in range(len(parts))
+        for row in range(column + 1)
+    }
 
 
 class KernelStore:
@@ -38,61 +95,49 @@ class KernelStore:
 
     Args:
         folder: made if it is not there.
-        kernel: the kernel.
+        kernel: the kernel, whose precision is also that of the blocks.
         images: ``(N, C, H, W)``.
         block: images a side of a block.
-        dtype: of the numbers on disk, float32 or float64; that of the kernel if not given.
     """
 
     def __init__(
-        self,
-        folder: str | Path,
-        kernel: NNGPKernel,
-        images: Tensor,
-        *,
-        block: int = 256,
-        dtype: torch.dtype | None = None,
+        self, folder: str | Path, kernel: NNGPKernel, images: Tensor, *, block: int = 256
     ) -> None:
         if block < 1:
             raise InvalidInputError(f"block must be a positive number of images, got {block}")
         kernel.check(images)
         self.folder, self.kernel, self.images, self.block = Path(folder), kernel, images, block
-        self.dtype = np.dtype(str(dtype or kernel.dtype).removeprefix("torch."))
-        if self.dtype.name not in ("float32", "float64"):
-            raise InvalidInputError(f"blocks are float32 or float64, got {self.dtype.name}")
-        self._blocks = _blocks(len(images), block)
+        dtype = str(kernel.dtype).removeprefix("torch.")
+        self._blocks = blocks_of(self.folder, len(images), block, np.dtype(dtype))
         self._checked: set[Path] = set()
-        self._claim()
+        manifest = {
+            "format": 1,
+            "kernel": kernel.describe(),
+            "images": {"shape": list(images.shape), "sha256": digest(images)},
+            "block": block,
+            "dtype": dtype,
+        }
+        _claim(self.folder, manifest)
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def describe(self) -> dict[str, Any]:
-        """What the manifest holds."""
-        return {
-            "format": FORMAT,
-            "kernel": self.kernel.describe(),
-            "images": {"shape": list(self.images.shape), "sha256": digest(self.images)},
-            "block": self.block,
-            "dtype": self.dtype.name,
-        }
-
     @staticmethod
     def bytes_needed(count: int, block: int, itemsize: int) -> int:
         """The bytes on disk of the kernel of ``count`` images."""
-        shapes = map(_shape, _blocks(count, block).values())
-        overhead = _HEADER + len(digests.LINE)
-        return sum(rows * columns * itemsize + overhead for rows, columns in shapes)
+        blocks = blocks_of(Path(), count, block, np.dtype(f"f{itemsize}")).values()
+        values = sum(rows * columns for rows, columns in (each.shape for each in blocks))
+        return values * itemsize + len(blocks) * (HEADER + len(digests.LINE))
 
     # -- computing -----------------------------------------------------------------------------
 
-    def missing(self) -> list[tuple[int, int]]:
-        """Blocks that are not there yet, by row and column."""
-        return [place for place in self._blocks if not self._path(*place).exists()]
+    def missing(self) -> list[Block]:
+        """Blocks that are not there yet."""
+        return [block for block in self._blocks.values() if not block.path.exists()]
 
     def missing_pairs(self) -> int:
         """How many pairs of images these have together."""
-        return sum(pairs_within(*self._blocks[place]) for place in self.missing())
+        return sum(pairs_within(block.rows, block.columns) for block in self.missing())
 
     def compute(self, *, tell: Tell | None = None, ready: Prepared | None = None) -> KernelStore:
         """Work out what is missing; returns itself.
@@ -107,18 +152,12 @@ class KernelStore:
         ready = self.kernel.prepare(self.images) if ready is None else ready
         if tell is not None and len(missing) < len(self._blocks):
             tell(f"resuming {self.folder}: {len(missing)} blocks are missing")
-        progress = Progress(f"kernel {self.kernel.name}", self.missing_pairs(), "pairs", tell)
-        for place in missing:
-            rows, columns = self._blocks[place]
-            right = None if rows == columns else ready.part(columns)
-            self._write(self._path(*place), self.kernel.block(ready.part(rows), right))
-            progress.add(pairs_within(rows, columns))
+        progress = Progress(f"kernel {self.kernel.name}", self.missing_pairs(), tell)
+        for block in missing:
+            right = None if block.rows == block.columns else ready.part(block.columns)
+            block.write(self.kernel.block(ready.part(block.rows), right))
+            progress.add(pairs_within(block.rows, block.columns))
         return self
-
-    def _write(self, path: Path, values: Tensor) -> None:
-        with digests.sealing(path) as temporary, temporary.open("wb") as file:
-            np.save(file, values.numpy().astype(self.dtype))
-            file.write(digests.LINE)
 
     # -- reading -------------------------------------------------------------------------------
 
@@ -135,14 +174,14 @@ class KernelStore:
         """One row, ``(N,)`` in float64."""
         block, inside = divmod(index, self.block)
         count = -(-len(self) // self.block)
-        parts = [self._read(row, block, mapped=True)[:, inside] for row in range(block)]
-        parts += [self._read(block, column, mapped=True)[inside] for column in range(block, count)]
+        parts = [self._read(self._blocks[row, block])[:, inside] for row in range(block)]
+        parts += [self._read(self._blocks[block, column])[inside] for column in range(block, count)]
         return torch.from_numpy(np.concatenate(parts).astype(np.float64))
 
     def diagonal(self) -> Tensor:
         """``(N,)`` in float64."""
-        squares = [place for place in self._blocks if place[0] == place[1]]
-        parts = [self._read(*place, mapped=True).diagonal() for place in squares]
+        squares = [block for block in self._blocks.values() if block.rows == block.columns]
+        parts = [self._read(block).diagonal() for block in squares]
         return torch.from_numpy(np.concatenate(parts).astype(np.float64))
 
     def matrix(self) -> Tensor:
@@ -155,108 +194,56 @@ class KernelStore:
 
     def _all(self) -> Iterator[tuple[slice, slice, Tensor]]:
         """Every block in float64, with its rows and columns of the matrix."""
-        for place, (rows, columns) in self._blocks.items():
-            yield rows, columns, torch.from_numpy(self._read(*place).astype(np.float64))
+        for block in self._blocks.values():
+            values = self._read(block, mapped=False).astype(np.float64)
+            yield block.rows, block.columns, torch.from_numpy(values)
 
-    def _read(self, row: int, column: int, *, mapped: bool = False) -> np.ndarray:
-        path, shape = self._path(row, column), _shape(self._blocks[row, column])
-        if not path.exists():
+    def _read(self, block: Block, *, mapped: bool = True) -> np.ndarray:
+        if not block.path.exists():
             raise InvalidInputError(
-                f"the kernel in {self.folder} is not finished: {path.name} is missing; call"
+                f"the kernel in {self.folder} is not finished: {block.path.name} is missing; call"
                 " compute() first"
             )
-        if path not in self._checked:
-            check_block(path, shape, self.dtype)
-            self._checked.add(path)
-        return _loaded(path, shape, self.dtype, mapped=mapped)
+        if block.path not in self._checked:
+            block.check()
+            self._checked.add(block.path)
+        return block.read(mapped=mapped)
 
-    # -- the folder ----------------------------------------------------------------------------
 
-    def _claim(self) -> None:
-        """Take an empty folder, or one with the same manifest."""
-        path, expected = self.folder / MANIFEST, self.describe()
-        if not path.exists():
-            if self.folder.exists() and any(self.folder.iterdir()):
-                raise InvalidInputError(
-                    f"{self.folder} holds files but no {MANIFEST}, so that blocks in it may belong"
-                    " to another kernel; name an empty or a new folder"
-                )
-            write_json(path, expected)
-            return
-        found = read_mapping(path)
-        if found is None:
+def _claim(folder: Path, manifest: dict[str, object]) -> None:
+    """Take an empty folder, or one with the same manifest."""
+    path = folder / MANIFEST
+    if not path.exists():
+        if folder.exists() and any(folder.iterdir()):
             raise InvalidInputError(
-                f"{path} is damaged (it holds no JSON object); delete the folder to compute its"
-                " kernel again"
+                f"{folder} holds files but no {MANIFEST}, so that blocks in it may belong to"
+                " another kernel; name an empty or a new folder"
             )
-        different = [key for key in expected if found.get(key) != expected[key]]
-        if different:
-            key = different[0]
+        write_json(path, manifest)
+        return
+    found = read_mapping(path)
+    if found is None:
+        raise InvalidInputError(
+            f"{path} is damaged (it holds no JSON object); delete the folder to compute its kernel"
+            " again"
+        )
+    for key, value in manifest.items():
+        if found.get(key) != value:
+            there, here = (
+                shortened(json.dumps(each, sort_keys=True)) for each in (found.get(key), value)
+            )
             raise InvalidInputError(
-                f"{self.folder} belongs to another kernel: {key} is {_brief(found.get(key))} there"
-                f" and {_brief(expected[key])} here; name another folder"
+                f"{folder} belongs to another kernel: {key} is {there} there and {here} here; name"
+                " another folder"
             )
-
-    def _path(self, row: int, column: int) -> Path:
-        return self.folder / _file_name(row, column)
-
-
-def _blocks(count: int, block: int) -> dict[tuple[int, int], tuple[slice, slice]]:
-    """The rows and columns of the matrix that each block holds, by its own row and column."""
-    parts = list(steps(count, block))
-    return {
-        (row, column): (parts[row], parts[column])
-        for column in range(len(parts))
-        for row in range(column + 1)
-    }
-
-
-def _shape(part: tuple[slice, slice]) -> tuple[int, int]:
-    rows, columns = part
-    return rows.stop - rows.start, columns.stop - columns.start
-
-
-def _file_name(row: int, column: int) -> str:
-    return f"block-{row:05d}-{column:05d}.npy"
-
-
-def check_block(path: Path, shape: tuple[int, int], dtype: np.dtype) -> bool:
-    """Whether the file of a block has a digest; raises if what it holds is not right."""
-    try:
-        has_digest = digests.check_digest(path)
-    except digests.DamagedError as error:
-        raise InvalidInputError(_damaged(path, str(error))) from None
-    values = _loaded(path, shape, dtype, mapped=True)
-    if not has_digest and path.stat().st_size != _HEADER + values.nbytes:
-        raise InvalidInputError(_damaged(path, "its end is not that of a block"))
-    return has_digest
-
-
-def _loaded(path: Path, shape: tuple[int, int], dtype: np.dtype, *, mapped: bool) -> np.ndarray:
-    try:
-        values: np.ndarray = np.load(path, mmap_mode="r" if mapped else None)
-    except Exception as error:  # damage to the header takes many forms
-        raise InvalidInputError(_damaged(path, str(error) or repr(error))) from None
-    if values.shape != shape or values.dtype != dtype:
-        found = f"it holds {values.shape} of {values.dtype}, not {shape} of {dtype}"
-        raise InvalidInputError(_damaged(path, found))
-    return values
 
 
 def digest(images: Tensor) -> str:
-    """SHA-256 of the numbers of a tensor, as float64."""
+    """SHA-256 of the values of a tensor, as float64."""
     found = hashlib.sha256()
     for part in images.detach().split(1024):
         found.update(part.to("cpu", torch.float64).contiguous().numpy().tobytes())
     return found.hexdigest()
-
-
-def _damaged(path: Path, why: str) -> str:
-    return f"{path} is damaged ({why}); delete it, and compute() will make it again"
-
-
-def _brief(value: object) -> str:
-    return shortened(json.dumps(value, sort_keys=True))
 
 
 def verify_kernel(folder: Path) -> Iterator[Finding]:
@@ -264,13 +251,13 @@ def verify_kernel(folder: Path) -> Iterator[Finding]:
     path = folder / MANIFEST
     try:
         manifest = values_of(path)
-        blocks = _blocks(int(manifest["images"]["shape"][0]), int(manifest["block"]))
-        dtype = np.dtype(manifest["dtype"])
+        count, side = int(manifest["images"]["shape"][0]), int(manifest["block"])
+        blocks = blocks_of(folder, count, side, np.dtype(manifest["dtype"]))
+        by_path = {block.path: block for block in blocks.values()}
     except Exception as error:
         yield Finding(path, "damaged", reason_of(error, path))
         return
-    shapes = {folder / _file_name(*place): _shape(part) for place, part in blocks.items()}
-    there = [each for each in shapes if each.exists()]
-    yield Finding(path, "readable", f"{len(there)} of {len(shapes)} blocks are computed")
+    there = [each for each in by_path if each.exists()]
+    yield Finding(path, "readable", f"{len(there)} of {len(by_path)} blocks are computed")
     for each in there:
-        yield checked_file(each, lambda file: check_block(file, shapes[file], dtype))
+        yield checked_file(each, lambda file: by_path[file].check())

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from convdkm.kernels import Kernel
 from convdkm.kernels.blocks import Scratch, Side
-from convdkm.lab.baselines.kernels.diagonal import through
-from convdkm.lab.baselines.kernels.features import Features
+from convdkm.lab.baselines.kernels import stream
 from convdkm.lab.baselines.kernels.layers import Architecture, Layer, nonlinearities, side_of
-from convdkm.lab.baselines.kernels.stream import Sides, bytes_per_pair, diagonal_of, read_out, run
+from convdkm.lab.baselines.kernels.stream import Features
 from convdkm.layers import AveragePool, Flatten
 
 SLAB, JOINED_SLAB = 1 << 18, 1 << 17
@@ -27,13 +26,10 @@ of a place with itself matter."""
 
 @dataclass(frozen=True)
 class Prepared:
-    """Images with all that is computed once for each of them.
+    """Images ``(N, C, H, W)`` with all that is computed once for each of them.
 
-    Attributes:
-        tiles: how they are worked on.
-        images: ``(N, C, H, W)``.
-        maps: the variances of their places before each nonlinearity, ``(H, W, N)`` of each.
-        scale: what their kernels are multiplied by, ``(N,)``; None for 1.
+    The maps are the variances of their places before each nonlinearity, ``(H, W, N)`` of each; the
+    scale is what their kernels are multiplied by, ``(N,)``, or None for 1.
     """
 
     tiles: Tiles
@@ -53,47 +49,45 @@ class Prepared:
     def flipped(self) -> Prepared:
         """The mirror images; so are their variances, which need no work."""
         maps = [each.flip(1) for each in self.maps]
-        return Prepared(self.tiles, self.images.flip(-1), maps, self.scale)
+        return replace(self, images=self.images.flip(-1), maps=maps)
 
 
 class Tiles:
-    """How one architecture's kernels are computed on images of one size.
+    """How one architecture's kernels are computed on images of one shape ``(C, H, W)``.
 
     Args:
-        shape: ``(C, H, W)`` of an image.
         itemsize: bytes of a value.
         memory: bytes that working space may take.
-        threads: of which fewer are used if the memory does not suffice for all.
-        joined: compile nonlinearities and convolutions into one pass, where they meet all pairs of
-            places.
+        compiled: compile nonlinearities and convolutions that meet all pairs of places.
 
     Attributes:
-        threads: how many are used.
+        threads: how many are used; fewer if the memory does not suffice for all.
         left, right: images of each side that a thread works on at a time.
         matched_at_once: images that are paired with themselves at a time.
         least: bytes that a single pair needs.
-        fits: whether ``memory`` suffices for a pair.
+        map_places: variances that are kept of each image, those below nonlinearities.
     """
 
     def __init__(
         self,
         architecture: Architecture,
-        shape: tuple[int, int, int],
+        shape: Sequence[int],
         itemsize: int,
         memory: int,
         *,
-        threads: int = 1,
-        joined: bool = False,
+        compiled: bool,
     ) -> None:
         self.architecture = architecture
-        self.pairs, self.joined = architecture.needs_pairs, joined and architecture.needs_pairs
+        self.pairs = architecture.needs_pairs
+        self.joined = compiled and self.pairs
+        self._pair_kernels = len(list(nonlinearities(architecture.stages[0])))
         channels, height, width = shape
         self.spaces = architecture.spaces(height, width)
         patch = 1 if architecture.first is None else architecture.first.window.count
         vectors = 3 * patch * channels * height * width * itemsize
-        streamed = self._bytes_per_pair(itemsize)
+        streamed = itemsize * self._values_per_pair()
         self.least = (8 if self.pairs else 2) * vectors + streamed
-        self.fits = memory >= self.least
+        threads = 1 if self.joined else torch.get_num_threads()
         self.threads = max(1, min(threads, memory // self.least))
         memory //= self.threads
         if self.pairs:
@@ -105,24 +99,24 @@ class Tiles:
             fits = min(memory // (4 * vectors), math.isqrt(memory // (2 * streamed)))
             self.left = self.right = max(1, min(fits, math.isqrt(SLAB // (height * width))))
         self.matched_at_once = max(1, min(64, memory // (2 * self.least)))
+        below = zip(architecture.layers, self.spaces, strict=False)
+        self.map_places = sum(h * w * len(list(nonlinearities([each]))) for each, (h, w) in below)
 
-    def _bytes_per_pair(self, itemsize: int) -> int:
-        height, width = self.spaces[0]
-        maps = COPIES * math.prod(self.spaces[-1]) * itemsize
+    def _values_per_pair(self) -> int:
+        """Values in memory at a time for each pair of images, generously."""
+        height, width = self.spaces[-1]
+        maps = COPIES * height * width
         if not self.pairs:
             return maps
-        layers = self.architecture.stages[0]
-        begun = 2 * width * height * width * itemsize
-        pools = [side_of(layer) for layer in layers if isinstance(layer, AveragePool)]
+        layers, rest = self.architecture.stages
+        spaces = self.spaces[len(self.architecture.layers) - len(layers + rest) :]
+        below = zip(layers, spaces, strict=False)
+        slabs = sum(stream.rows_held(layer) * h * w**2 for layer, (h, w) in below)
+        first_and_last = 2 * self.spaces[0][0] * self.spaces[0][1] ** 2 + 5 * height * width**2
         # Variances need the covariances that the first pooling leaves, all at once.
-        begun += 3 * (height * width // pools[0] ** 2) ** 2 * itemsize if pools else 0
-        return begun + bytes_per_pair(layers, (height, width), itemsize) + maps
-
-    @property
-    def map_places(self) -> int:
-        """How many variances are kept of each image: those of the places below nonlinearities."""
-        below = zip(self.architecture.layers, self.spaces, strict=False)
-        return sum(h * w * len(list(nonlinearities((layer,)))) for layer, (h, w) in below)
+        pools = [side_of(layer) for layer in layers if isinstance(layer, AveragePool)]
+        pooled = 3 * (math.prod(self.spaces[0]) // pools[0] ** 2) ** 2 if pools else 0
+        return maps + slabs + first_and_last + pooled
 
     def prepare(self, images: Tensor) -> Prepared:
         """Images with their variances, found a few at a time."""
@@ -141,7 +135,7 @@ class Tiles:
             right = right.part(torch.arange(self.right).clamp(max=count - 1))
         others = self._right(right)
         rows = [
-            self._entries(left.part(part), others, joined=joined)
+            self._entries(left.part(part), *others, joined=joined)
             for part in steps(len(left), self.left)
         ]
         return torch.cat(rows)[:, :count]
@@ -149,60 +143,50 @@ class Tiles:
     def matched(self, left: Prepared, right: Prepared) -> Tensor:
         """k of each left image with the right one of the same index, ``(N,)`` in float64."""
         parts = [
-            self._entries(left.part(part), self._right(right.part(part)), matched=True)
+            self._entries(left.part(part), *self._right(right.part(part)), matched=True)
             for part in steps(len(left), self.matched_at_once)
         ]
         return torch.cat(parts, 1).flatten()
 
     def _right(self, images: Prepared) -> tuple[Features, list[Side]]:
         """What is computed of the right images once for all left ones."""
-        pairs = self._kernels_of_pairs()
-        shaped = [maps if i < pairs else maps.unsqueeze(2) for i, maps in enumerate(images.maps)]
-        return Features.of(self.architecture, images.images), [Side.of(maps) for maps in shaped]
-
-    def _kernels_of_pairs(self) -> int:
-        """How many kernels see all pairs of places."""
-        return len(list(nonlinearities(self.architecture.stages[0])))
-
-    def _sides(self, maps: Sequence[Tensor], right: list[Side], matched: bool) -> Iterator[Sides]:
-        """The variances of both sides before each kernel."""
-        pairs = self._kernels_of_pairs()
-        for index, (variance, other) in enumerate(zip(maps, right, strict=True)):
-            if index < pairs:
-                yield Side.of(variance[:, :, None, None]), other
-            else:
-                yield Side.of(variance.unsqueeze(2 if matched else 3)), other
+        split = self._pair_kernels
+        maps = [*images.maps[:split], *(each.unsqueeze(2) for each in images.maps[split:])]
+        return Features.of(self.architecture, images.images), list(map(Side.of, maps))
 
     def _entries(
         self,
         left: Prepared,
-        right: tuple[Features, list[Side]],
+        others: Features,
+        other_sides: list[Side],
         *,
         matched: bool = False,
         joined: bool = False,
     ) -> Tensor:
         """k of all left with all right images, ``(L, B)``, or ``(1, N)`` of those that match."""
-        features, others = Features.of(self.architecture, left.images), right[0]
-        sides = self._sides(left.maps, right[1], matched)
+        shaped = [maps[:, :, None, None] for maps in left.maps[: self._pair_kernels]]
+        shaped += [maps.unsqueeze(2 if matched else 3) for maps in left.maps[len(shaped) :]]
+        sides = zip(map(Side.of, shaped), other_sides, strict=True)
+        features = Features.of(self.architecture, left.images)
         layers, rest = self.architecture.stages
         if self.pairs:
-            slabs = run(layers, features.slabs(others), sides, joined=joined)
+            slabs = stream.run(layers, features.slabs(others), sides, joined=joined)
             if not isinstance(self.architecture.top, Flatten):
-                return read_out(slabs, self.architecture.top, self.spaces[-1]).unsqueeze(0)
-            maps = diagonal_of(slabs).unsqueeze(2)
+                return stream.read_out(slabs, self.architecture.top, self.spaces[-1]).unsqueeze(0)
+            maps = stream.diagonal_of(slabs).unsqueeze(2)
         else:
-            maps = features.matched_maps(others) if matched else features.maps(others)
+            maps = features.maps(others, matched=matched)
         scratch = Scratch()
 
         def activate(kernel: Kernel, maps: Tensor) -> Tensor:
             return kernel.scaled(kernel.core_(maps, *next(sides), scratch))
 
-        return mean_over_places(through(rest, maps, activate))
+        return mean_over_places(stream.through(rest, maps, activate))
 
 
 def mean_over_places(maps: Tensor) -> Tensor:
     """The mean of maps ``(H, W, *pairs)``, added up in float64."""
-    return maps.sum((0, 1), dtype=torch.float64) / (maps.shape[0] * maps.shape[1])
+    return maps.mean((0, 1), dtype=torch.float64)
 
 
 def variances(architecture: Architecture, images: Tensor) -> list[Tensor]:
@@ -214,7 +198,7 @@ def variances(architecture: Architecture, images: Tensor) -> list[Tensor]:
     paired with itself.
     """
     features = Features.of(architecture, images)
-    variance, slabs = features.variances(), features.slabs(features)
+    variance, slabs = features.maps(features, matched=True)[:, :, 0], features.slabs(features)
     found: list[Tensor] = []
 
     def activate(kernel: Kernel, maps: Tensor) -> Tensor:
@@ -227,18 +211,17 @@ def variances(architecture: Architecture, images: Tensor) -> list[Tensor]:
         stage.append(layer)
         if isinstance(layer, AveragePool):
             known = len(found)
-            through(stage[:-1], variance, activate)
+            stream.through(stage[:-1], variance, activate)
             sides = ((Side.of(maps[:, :, None, None]), Side.of(maps)) for maps in found[known:])
-            whole = list(run(stage, slabs, sides))
-            variance, slabs, stage = diagonal_of(whole), iter(whole), []
-    through(stage, variance, activate)
+            whole = list(stream.run(stage, slabs, sides))
+            variance, slabs, stage = stream.diagonal_of(whole), iter(whole), []
+    stream.through(stage, variance, activate)
     return found
 
 
 def steps(count: int, size: int) -> Iterator[slice]:
     """Slices of ``size`` of so many images, the last one maybe shorter."""
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
 def pairs_within(rows: slice, columns: slice) -> int:

@@ -2,36 +2,43 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from convdkm.data import Dataset
+from convdkm.config import RunConfig
+from convdkm.data.registry import checked_dataset, is_known, locate
 from convdkm.errors import ConvDKMError, InvalidInputError
-from convdkm.lab.baselines.methods import method
+from convdkm.lab.baselines.methods import chosen, method
 from convdkm.lab.baselines.setting import Setting
 from convdkm.lab.studies import launchers
 from convdkm.lab.studies.comparison.folder import (
     ComparisonFolder,
     PlannedTrial,
     Record,
+    Scale,
     TrialResult,
+    product,
 )
-from convdkm.lab.studies.comparison.images import drawn, whitened
 from convdkm.lab.studies.comparison.trial import TrialTask
 from convdkm.lab.studies.folder import JOBS, counted
 from convdkm.lab.studies.launchers.base import Launcher, Outcome, Stop, describe
 from convdkm.lab.studies.study import Progress, Study, Tell
-from convdkm.presets import preset
+from convdkm.presets import preset as preset_named
 from convdkm.training.view import format_duration
 
-Place = tuple[str, int]
-"""A method, and a training size."""
+if TYPE_CHECKING:
+    from convdkm.data import Dataset
+
+USUAL_SIZE = 1000
+
 Known = str | tuple[float, float] | None
 """Why a method is refused, or the seconds that it takes to fit and to predict if it can tell."""
 
@@ -45,7 +52,7 @@ def launcher_for(
     retries: int = 0,
     **options: Any,
 ) -> Launcher:
-    """What trials are made by: on this machine one at a time, so that its cores are a method's own.
+    """The launcher of trials: on this machine one at a time by default, for comparable times.
 
     Args:
         threads: of a trial; on this machine by default ``OMP_NUM_THREADS``, or all cores.
@@ -66,7 +73,7 @@ class Comparison(Study[PlannedTrial, Record]):
     """Trials of methods at training sizes.
 
     Attributes:
-        here: trials are made on this machine, so that what it has not is known beforehand.
+        here: whether trials are made on this machine, so that its limits are known beforehand.
     """
 
     noun = "trial"
@@ -76,8 +83,8 @@ class Comparison(Study[PlannedTrial, Record]):
 
     folder: ComparisonFolder
     data: Dataset
-    here: bool = True
-    _users: dict[Path, int] = field(init=False, default_factory=dict)
+    here: bool
+    _users: Counter[Path] = field(init=False, default_factory=Counter)
 
     def announcement(self) -> Iterator[str]:
         scale = self.record.scale
@@ -101,46 +108,53 @@ class Comparison(Study[PlannedTrial, Record]):
         rehearsal: bool,
         tell: Tell,
     ) -> None:
-        asked = self.planned if rehearsal else list(progress.left.values())
-        known = self._known(asked, timed=rehearsal) if rehearsal or self.here else {}
         if rehearsal:
+            known = self._known(self.planned, timed=True)
             for name, sizes in self.record.plan.items():
                 for size in sizes:
                     tell.say(f"{name}, {size:,} images: {self._in_words(known[name, size])}")
             return
+        if not self.here:
+            return
+        left = list(progress.left.values())
+        known = self._known(left, timed=False)
         refused = {place: why for place, why in known.items() if isinstance(why, str)}
-        reasons = {place: f"{place[0]}, {place[1]:,} images" for place in refused}
         if refused and all((each.method, each.size) in refused for each in self.planned):
-            told = [f"{reasons[place]}: {why}" for place, why in refused.items()]
+            told = [f"{name}, {size:,} images: {why}" for (name, size), why in refused.items()]
             raise InvalidInputError(f"no method can be tried. {'. '.join(told)}")
-        for place, why in refused.items():
-            trials = [each for each in asked if (each.method, each.size) == place]
-            tell.warn(f"refused: {reasons[place]}, {counted(len(trials), 'trial')}: {why}")
-            progress.refused.update({each.place: why for each in trials})
+        for (name, size), why in refused.items():
+            places = [each.place for each in left if (each.method, each.size) == (name, size)]
+            tell.warn(f"refused: {name}, {size:,} images, {counted(len(places), 'trial')}: {why}")
+            progress.refused.update(dict.fromkeys(places, why))
 
-    def _known(self, asked: Sequence[PlannedTrial], *, timed: bool) -> dict[Place, Known]:
-        """What is known of each method and size without any work, but for the time of a few pairs.
+    def _known(
+        self, trials: Sequence[PlannedTrial], *, timed: bool
+    ) -> dict[tuple[str, int], Known]:
+        """What each method knows of each size without any work, but for the time of a few pairs.
 
         Images are drawn once for a size.
         """
-        first: dict[Place, PlannedTrial] = {}
-        for trial in asked:
+        from convdkm.lab.studies.comparison.images import drawn
+
+        first: dict[tuple[str, int], PlannedTrial] = {}
+        for trial in trials:
             first.setdefault((trial.method, trial.size), trial)
-        found: dict[Place, Known] = {}
+        found: dict[tuple[str, int], Known] = {}
         for (size, seed), group in groupby(first.values(), lambda each: (each.size, each.seed)):
             split = drawn(self.data, size, seed)
             for trial in group:
+                known: Known = None
                 try:
                     baseline = method(trial.method).build(self._setting(trial))
                     if self.here:
                         baseline.foresee(split.train_images, split.train_labels)
                 except ConvDKMError as error:
-                    found[trial.method, size] = describe(error)
+                    known = describe(error)
                 else:
-                    predicted = len(split.test_images)
-                    found[trial.method, size] = (
-                        baseline.expected_seconds(split.train_images, predicted) if timed else None
-                    )
+                    if timed:
+                        count = len(split.test_images)
+                        known = baseline.expected_seconds(split.train_images, count)
+                found[trial.method, size] = known
         return found
 
     def _in_words(self, known: Known) -> str:
@@ -154,7 +168,7 @@ class Comparison(Study[PlannedTrial, Record]):
         return f"about {fit} to fit, {predict} to predict{more}"
 
     def _setting(self, trial: PlannedTrial) -> Setting:
-        """What the method of a trial is made for."""
+        """The setting that the method of a trial is built for."""
         side = min(self.data.image_shape[1:])
         kernel = self.folder.file(trial, "kernel").absolute()
         scale = self.record.scale
@@ -162,13 +176,15 @@ class Comparison(Study[PlannedTrial, Record]):
 
     def task(self, planned: PlannedTrial) -> TrialTask:
         """One method fitted once, to images that are whitened once for all methods."""
+        from convdkm.lab.studies.comparison.images import drawn, whitened
+
         images, scale = self.folder.images(planned), self.record.scale
         if images not in self._users:
             self._remove_images(idle=True)
-            epsilon = preset(scale.preset).config(scale.dataset).training.zca_epsilon
+            epsilon = preset_named(scale.preset).config(scale.dataset).training.zca_epsilon
             split = drawn(self.data, planned.size, planned.seed)
             whitened(split, scale.whitening, epsilon).save(images)
-        self._users[images] = self._users.get(images, 0) + 1
+        self._users[images] += 1
         self.folder.file(planned).unlink(missing_ok=True)
         return TrialTask(
             planned.title,
@@ -181,15 +197,15 @@ class Comparison(Study[PlannedTrial, Record]):
         )
 
     def ended(self, planned: PlannedTrial, outcome: Outcome) -> TrialResult:
-        """A trial that was done has kept its result itself."""
-        if outcome.status != "refused":
+        """Keep the outcome of a trial; one that is done has kept its result itself."""
+        refused = outcome.status == "refused"
+        if not refused:
             self._users[self.folder.images(planned)] -= 1
         if outcome.status == "done":
             return TrialResult.model_validate(outcome.value)
         if outcome.status == "failed":
             # Blocks of a kernel serve a trial that was killed, not one that cannot go on.
             shutil.rmtree(self.folder.file(planned, "kernel"), ignore_errors=True)
-        refused = outcome.status == "refused"
         result = TrialResult(state="failed", error=outcome.error, refused=refused)
         self.folder.write(planned, result)
         return result
@@ -203,10 +219,83 @@ class Comparison(Study[PlannedTrial, Record]):
         self._remove_images()
 
     def _remove_images(self, *, idle: bool = False) -> None:
-        """All of them, or those that no trial under way needs."""
+        """Remove all images, or those that no trial under way needs."""
         for images, users in list(self._users.items()):
             if not (idle and users):
                 images.unlink(missing_ok=True)
                 del self._users[images]
         with suppress(OSError):  # where there are others, or none were made
             (self.folder.path / "images").rmdir()
+
+
+def asked_for(
+    dataset: str | None,
+    *,
+    methods: Sequence[str] | None,
+    sizes: Sequence[str] | None,
+    seeds: int,
+    budget: float,
+    preset: str,
+    whitening: str | None,
+    output: Path | None,
+    data_dir: str | None,
+    here: bool,
+    tell: Tell,
+    **given: Any,
+) -> Comparison:
+    """The comparison that the options of ``convdkm compare`` ask for, with its images.
+
+    Nothing is written. Where no whitening is asked for, it is that of the folder, or that of the
+    preset if so few training images can be fitted by it.
+    """
+    if dataset is None:
+        raise InvalidInputError(
+            "name a data set to compare methods on, such as convdkm compare digits; --list lists"
+            " the methods"
+        )
+    if not budget > 0:
+        raise InvalidInputError(f"--budget must be a positive number of minutes, got {budget:g}")
+    dataset = checked_dataset(dataset)
+    options = {**given, "whitening": whitening}
+    RunConfig.of({k: v for k, v in options.items() if v is not None}, "the options")
+    scale = Scale(
+        dataset=dataset,
+        preset=preset,
+        whitening=whitening or preset_named(preset).config(dataset).training.whitening,
+        minutes=None if math.isinf(budget) else budget,
+        **given,
+    )
+    if seeds < 1:
+        raise InvalidInputError(f"--seeds must be at least 1, got {seeds}")
+    names = chosen(methods, flip=Setting(dataset=dataset, preset=preset).flip)
+    wanted = None if sizes is None else [_size(text) for text in sizes]
+    folder = ComparisonFolder(output or Path("comparisons") / (Path(dataset).stem or dataset))
+    if whitening in (None, "auto") and folder.is_one(folder.path):
+        scale = scale.model_copy(update={"whitening": folder.read().scale.whitening})
+    folder.check(scale)
+    if data_dir is not None:
+        data_dir = str(Path(data_dir).expanduser().resolve())
+    if is_known(dataset):
+        locate(dataset, data_dir)
+    from convdkm.data.whitening import chosen_whitening
+    from convdkm.lab.studies.comparison.images import check_sizes, load_images
+
+    data = load_images(scale, data_dir, tell.say)
+    counts = check_sizes(data, wanted or [min(USUAL_SIZE, len(data.train_images))])
+    kind = chosen_whitening(scale.whitening, counts[0], data.image_shape, tell.warn)
+    scale = scale.model_copy(update={"whitening": kind})
+    for each in (method(name) for name in chosen(methods) if name not in names):
+        tell.say(f"{each.name} is left out: without flips it is {each.without_flips}")
+    record = Record(scale=scale, plan=product(names, counts, seeds))
+    return Comparison(folder, record, data, here)
+
+
+def _size(text: str) -> int | None:
+    """A training size; None for all images."""
+    if text == "all":
+        return None
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise InvalidInputError(
+        f"--train-size takes numbers of images, such as 500,1000, or all; got {text!r}"
+    )

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convdkm.lab.baselines.methods import NAMES, Method
-from convdkm.lab.studies.comparison.results import Results
-from convdkm.lab.studies.comparison.table import Row, SizeTable
+from convdkm.lab.studies.comparison.results import Results, Row, SizeTable
 from convdkm.lab.studies.statistics import Summary
 from convdkm.lab.studies.style import add_legend, add_title, figure
 
@@ -20,6 +19,11 @@ MOST_TICKS = 6
 HIGH = 90.0
 """Accuracy, in percent, from which on figures are drawn by the error."""
 ACCURACY_TICKS = (0, 20, 40, 60, 70, 80, 85, 90, 92, 94, 95, 96, 97, 98, 99, 99.5, 99.8, 99.9)
+AXES = {
+    "sizes": ("Training images", "by training size"),
+    "seconds": ("Seconds to fit", "by time to fit"),
+}
+"""Labels of the horizontal axis, and titles."""
 LOOKS = {
     "machines": {"color": "0.0", "ls": "-", "lw": 1.6},
     "networks": {"color": "0.0", "ls": "--", "lw": 1.2},
@@ -67,30 +71,22 @@ def draw(results: Results, folder: Path) -> list[Path]:
     written = []
     if len({size for curve in found for size in curve.sizes}) > 1:
         written.append(folder / "accuracy-by-size.png")
-        sizes = [curve.sizes for curve in found]
-        _draw(results, written[-1], found, sizes, label="Training images", title="by training size")
+        _draw(results, written[-1], found, "sizes")
     if found:
         written.append(folder / "accuracy-by-seconds.png")
-        seconds = [curve.seconds for curve in found]
-        _draw(results, written[-1], found, seconds, label="Seconds to fit", title="by time to fit")
+        _draw(results, written[-1], found, "seconds")
     return written
 
 
-def _draw(
-    results: Results,
-    path: Path,
-    found: Sequence[Curve],
-    places: Sequence[Sequence[float]],
-    *,
-    label: str,
-    title: str,
-) -> None:
+def _draw(results: Results, path: Path, found: Sequence[Curve], along: str) -> None:
+    """Draw the accuracies along the sizes or the seconds of curves."""
+    label, title = AXES[along]
     legend_rows = -(-len(found) // 3)
     with figure(path, [3.4 + 0.17 * legend_rows], 1, 6.4) as (made, axes):
         panel = axes[0][0]
-        for curve, x in zip(found, places, strict=True):
+        for curve in found:
             panel.errorbar(
-                x,
+                getattr(curve, along),
                 [each.mean for each in curve.accuracies],
                 [each.error or 0.0 for each in curve.accuracies],
                 label=curve.row.label,
@@ -99,7 +95,7 @@ def _draw(
                 **look(curve.row.method),
             )
         panel.set_xscale("log")
-        _plain_ticks(panel, places)
+        _plain_ticks(panel, sorted({x for curve in found for x in getattr(curve, along)}))
         panel.set_xlabel(label)
         _accuracy_axis(panel, [each.mean for curve in found for each in curve.accuracies])
         add_legend(made, axes, 3)
@@ -134,11 +130,10 @@ def _place(accuracy: Any) -> Any:
     return -log10(maximum(100 - accuracy, 0.01))
 
 
-def _plain_ticks(panel: Any, places: Sequence[Sequence[float]]) -> None:
-    """Numbers as people write them: the sizes themselves where they are few, else round ones."""
+def _plain_ticks(panel: Any, shown: Sequence[float]) -> None:
+    """Plain numbers at the ticks: the sizes themselves where they are few, else round ones."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    shown = sorted({x for each in places for x in each})
     if all(isinstance(x, int) for x in shown) and len(shown) <= MOST_TICKS:
         panel.set_xticks(shown)
         panel.set_xticks([], minor=True)

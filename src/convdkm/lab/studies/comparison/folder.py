@@ -1,8 +1,8 @@
-"""The folder of a comparison: what is planned there, and what has come out.
+"""The folder of a comparison: its plan and its results.
 
-``comparison.json`` says what is planned and at what scale. Below ``trials`` every trial has a file
-of its own with its figures, or with the error of one that failed, and a log beside it. Of a
-comparison that is kept for others to read, ``trials.jsonl`` holds them all, a line each.
+``comparison.json`` holds the plan and the scale. Below ``trials`` every trial has a file with its
+figures, or with the error of one that failed, and a log beside it. Of a comparison that is kept for
+others to read, ``trials.jsonl`` holds them all, a line each.
 """
 
 from __future__ import annotations
@@ -39,12 +39,10 @@ class PlannedTrial:
 
     @property
     def title(self) -> str:
-        """In messages."""
         return f"{self.method}, {self.size:,} images, seed {self.seed}"
 
     @property
     def place(self) -> str:
-        """Where its files are, within those of the comparison."""
         return f"train-{self.size}/{self.method}/seed-{self.seed}"
 
 
@@ -54,7 +52,7 @@ def product(methods: Sequence[str], sizes: Sequence[int], seeds: int) -> Plan:
 
 
 class Scale(folder.Scale):
-    """What all trials of a folder have in common; ``minutes`` limit the fit of each."""
+    """Settings that all trials of a folder have in common; ``minutes`` limit the fit of each."""
 
     dataset: str
     preset: str
@@ -65,7 +63,7 @@ class Scale(folder.Scale):
 
 
 class Record(folder.Record):
-    """What a folder is for: the scale, and for each method its training sizes and their seeds."""
+    """The scale of a comparison, and for each method its training sizes and their seeds."""
 
     scale: Scale
     plan: Plan
@@ -95,19 +93,18 @@ class TrialResult(Status):
     """How a trial ended.
 
     Attributes:
-        state: ``finished`` or ``failed``; ``missing`` where it has not ended.
-        error: why it failed.
-        refused: it failed before any work, since it could not have been done.
+        state: ``missing`` where it has not ended.
+        refused: whether it failed before any work, since it could not have been done.
         metrics: of the test images; accuracy alone where a method has no probabilities.
         fit_seconds, predict_seconds: of the training images and of all test images.
         peak_memory: bytes that the process held at the worst moment of both.
         added_memory: of these, what it had not held before.
-        parameters: numbers learned.
-        train_images, test_images: how many.
-        cut_short: the time limit ended the fit.
-        resumed: the fit began with blocks of a kernel from a trial that was killed, whose time is
-            not in ``fit_seconds``.
-        notes: what the method said, the last line of each kind.
+        parameters: count of learned parameters.
+        train_images, test_images: counts of images.
+        cut_short: whether the time limit ended the fit.
+        resumed: whether the fit began with blocks of a kernel from a trial that was killed, whose
+            time is not in ``fit_seconds``.
+        notes: messages of the method, the last line of each kind.
         environment: versions, machine and commit.
     """
 
@@ -137,7 +134,7 @@ class ComparisonFolder(StudyFolder[PlannedTrial, Record]):
     below = "trials"
 
     def images(self, trial: PlannedTrial) -> Path:
-        """Where the images of a trial, and of all with its size and seed, are kept meanwhile."""
+        """The temporary file of the images of all trials with this size and seed."""
         return self.path / "images" / f"train-{trial.size}-seed-{trial.seed}.safetensors"
 
     def status(self, planned: PlannedTrial) -> TrialResult:
@@ -152,18 +149,18 @@ class ComparisonFolder(StudyFolder[PlannedTrial, Record]):
         write_json(self.file(trial), result.model_dump(mode="json"))
 
     def pack(self) -> Path:
-        """Put the results of all trials into one file in place of their own; the file."""
-        trials = self.read().planned()
+        """Move the results of all trials into one file, and return its path."""
+        trials, path = self.read().planned(), self.path / PACKED
         found = {trial.place: self.status(trial) for trial in trials}
         self._packed = {place: each for place, each in found.items() if each.state != "missing"}
         lines = [
             json.dumps({"trial": place} | result.model_dump(mode="json", exclude_defaults=True))
             for place, result in self._packed.items()
         ]
-        write_text(self.path / PACKED, "\n".join(lines) + "\n")
+        write_text(path, "\n".join(lines) + "\n")
         for trial in trials:
             self.file(trial).unlink(missing_ok=True)
-        return self.path / PACKED
+        return path
 
     @cached_property
     def _packed(self) -> dict[str, TrialResult]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -29,12 +29,12 @@ class Split:
     test_labels: Tensor
 
     def save(self, path: Path) -> None:
-        """Write a file that is whole or not there."""
+        """Write a file, atomically."""
         save_tensors(path, vars(self), {})
 
     @classmethod
     def read(cls, path: Path) -> Split:
-        """From a file that :meth:`save` wrote."""
+        """Read a file that :meth:`save` wrote."""
         from safetensors.torch import load_file
 
         with plain_path(path) as plain:
@@ -44,23 +44,22 @@ class Split:
 def load_images(
     scale: Scale, data_dir: str | None, report: Callable[[str], None] | None = None
 ) -> Dataset:
-    """The data set of a comparison, with its test images: all, or a choice that is always the same.
+    """The data set of a comparison, with all test images or the same choice of them every time.
 
     A set that has no test part is split in the same way every time.
     """
-    fraction = preset(scale.preset).config(scale.dataset).data.test_fraction
     data = load(
         scale.dataset,
         data_dir=data_dir,
         image_size=scale.image_size,
-        test_fraction=fraction,
+        test_fraction=preset(scale.preset).config(scale.dataset).data.test_fraction,
         report=report,
     )
     return data if scale.test_size is None else data.subset(None, scale.test_size)
 
 
 def check_sizes(data: Dataset, sizes: list[int | None]) -> list[int]:
-    """Training sizes as numbers, in order and each once; None stands for all images.
+    """Training sizes in order and each once; None stands for all images.
 
     Raises:
         InvalidInputError: there are not so many images, or not one of every class.
@@ -86,11 +85,7 @@ def drawn(data: Dataset, size: int, seed: int) -> Split:
 
 @torch.no_grad()
 def whitened(split: Split, kind: WhiteningChoice, epsilon: float) -> Split:
-    """The same images as methods see them; what whitening learns is of the training images."""
+    """The images as methods see them; the whitening is fitted to the training images."""
     whitening = make_whitening(kind, epsilon).fit(split.train_images)
-    return Split(
-        whitening(split.train_images),
-        split.train_labels,
-        whitening(split.test_images),
-        split.test_labels,
-    )
+    train, test = whitening(split.train_images), whitening(split.test_images)
+    return replace(split, train_images=train, test_images=test)

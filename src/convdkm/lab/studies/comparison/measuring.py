@@ -18,14 +18,12 @@ def forget_peak() -> None:
 
 def memory_now() -> int:
     """Bytes of memory that the process holds; where that is not known, the most it ever held."""
-    found = _status("VmRSS")
-    return peak_memory() if found is None else found
+    return _status("VmRSS") or peak_memory()
 
 
 def peak_memory() -> int:
     """Bytes that the process held at its worst moment, since :func:`forget_peak` if that works."""
-    found = _status("VmHWM")
-    if found is not None:
+    if found := _status("VmHWM"):
         return found
     try:
         import resource
@@ -36,8 +34,7 @@ def peak_memory() -> int:
 
 
 def _status(name: str) -> int | None:
-    try:
+    with suppress(OSError):
         found = re.search(rf"^{name}:\s+(\d+) kB", _STATUS.read_text(), re.MULTILINE)
-    except OSError:
-        return None
-    return None if found is None else 1024 * int(found[1])
+        return found and 1024 * int(found[1])
+    return None

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from convdkm.lab.studies.comparison.figures import Curve, curves
-from convdkm.lab.studies.comparison.results import Results
-from convdkm.lab.studies.comparison.table import SizeTable
+from convdkm.lab.studies.comparison.results import Results, SizeTable
 from convdkm.lab.studies.folder import counted
 from convdkm.lab.studies.rendering import Figure
 from convdkm.report.charts import (
@@ -44,19 +43,15 @@ def methods_page(results: Results) -> str:
         _published(tables),
         _said(results),
     ]
-    shown = [section for section in sections if section is not None]
-    methods = len(results.record.plan)
-    subtitle = (
-        f"{counted(methods, 'method')},"
-        f" {counted(len(results.results), 'trial')}. {tables[0].lead[1]}"
-    )
+    methods, trials = len(results.record.plan), len(results.results)
+    subtitle = f"{counted(methods, 'method')}, {counted(trials, 'trial')}. {tables[0].lead[1]}"
     notes = [
         f"{each.size:,} training images: {note}"
         for each in tables
         for note in each.notes
         if note.startswith("Not finished")
     ]
-    return page(results.title, subtitle, shown, notes=notes)
+    return page(results.title, subtitle, sections, notes=notes)
 
 
 def _table(found: SizeTable, *, explained: bool) -> Section:
@@ -81,38 +76,23 @@ def _cell(cell: str | Figure) -> object:
 def _charts(found: Sequence[Curve], tables: Sequence[SizeTable]) -> Section | None:
     if not found:
         return None
+    # As many methods at a time as lines and marks can tell apart, the first in all of them.
+    rest, room = found[1:], STYLES - 1
+    parts = [[found[0], *rest[start : start + room]] for start in range(0, len(rest) or 1, room)]
     charts: list[Markup | None] = [_by_method(found, tables)]
-    parts = _parts(found)
-    for number, part in enumerate(parts, 1):
-        end = f" ({number} of {len(parts)})" if len(parts) > 1 else ""
-        charts.append(_by_size(part, end))
-        charts.append(_by_time(part, end))
+    for index, part in enumerate(parts, 1):
+        end = f" ({index} of {len(parts)})" if len(parts) > 1 else ""
+        charts += [_by_size(part, end), _by_time(part, end)]
     lead = "Every chart has the first method, for comparison." if len(parts) > 1 else None
     return Section("charts", "Accuracy, training images and time", lead, [columns(*charts)])
 
 
-def _parts(found: Sequence[Curve]) -> list[list[Curve]]:
-    """As many methods at a time as lines and marks can tell apart, the first in all of them."""
-    if len(found) <= STYLES:
-        return [list(found)]
-    first, rest, room = found[0], found[1:], STYLES - 1
-    return [[first, *rest[start : start + room]] for start in range(0, len(rest), room)]
-
-
 def _by_method(found: Sequence[Curve], tables: Sequence[SizeTable]) -> Markup:
-    marks = [
-        Marks(
-            f"{each.size:,} images",
-            [
-                curve.accuracies[curve.sizes.index(each.size)].mean / 100
-                if each.size in curve.sizes
-                else None
-                for curve in found
-            ],
-            style,
-        )
-        for style, each in enumerate(tables)
-    ]
+    marks = []
+    for style, size in enumerate(each.size for each in tables):
+        known = [dict(zip(curve.sizes, curve.accuracies, strict=True)).get(size) for curve in found]
+        values = [None if each is None else each.mean / 100 for each in known]
+        marks.append(Marks(f"{size:,} images", values, style))
     return dot_rows(
         "Accuracy of the test images",
         [curve.row.method.name for curve in found],
@@ -126,19 +106,13 @@ def _by_method(found: Sequence[Curve], tables: Sequence[SizeTable]) -> Markup:
 def _by_size(part: Sequence[Curve], end: str) -> Markup | None:
     if not any(len(curve.sizes) > 1 for curve in part):
         return None
-    series = [
-        Series(
-            curve.row.label,
-            curve.sizes,
-            [each.mean / 100 for each in curve.accuracies],
-            style,
-            (
-                [(each.mean - (each.error or 0.0)) / 100 for each in curve.accuracies],
-                [(each.mean + (each.error or 0.0)) / 100 for each in curve.accuracies],
-            ),
+    series = []
+    for style, curve in enumerate(part):
+        middle, low, high = (
+            [(each.mean + sign * (each.error or 0.0)) / 100 for each in curve.accuracies]
+            for sign in (0, -1, 1)
         )
-        for style, curve in enumerate(part)
-    ]
+        series.append(Series(curve.row.label, curve.sizes, middle, style, (low, high)))
     return line_chart(
         f"By training images{end}",
         series,
@@ -151,18 +125,17 @@ def _by_size(part: Sequence[Curve], end: str) -> Markup | None:
 
 def _by_time(part: Sequence[Curve], end: str) -> Markup:
     title = f"By seconds to fit{end}"
-    times = [x for curve in part for x in curve.seconds]
-    values = [each.mean / 100 for curve in part for each in curve.accuracies]
-    x_axis = axis_for(times, LEFT, WIDTH - RIGHT, log=None)
-    y_axis = axis_for(values, HEIGHT - BOTTOM, TOP)
-    marks = []
-    for style, curve in enumerate(part):
-        for size, x, each in zip(curve.sizes, curve.seconds, curve.accuracies, strict=True):
-            said = (
-                f"{curve.row.label}, {size:,} images: {percent(each.mean / 100)} in"
-                f" {format_duration(x)}"
-            )
-            marks.append(mark(x_axis(x), y_axis(each.mean / 100), style, said=said))
+    points = [
+        (style, f"{curve.row.label}, {size:,} images", seconds, each.mean / 100)
+        for style, curve in enumerate(part)
+        for size, seconds, each in zip(curve.sizes, curve.seconds, curve.accuracies, strict=True)
+    ]
+    x_axis = axis_for([x for _, _, x, _ in points], LEFT, WIDTH - RIGHT, log=None)
+    y_axis = axis_for([y for _, _, _, y in points], HEIGHT - BOTTOM, TOP)
+    marks = [
+        mark(x_axis(x), y_axis(y), style, hint=f"{name}: {percent(y)} in {format_duration(x)}")
+        for style, name, x, y in points
+    ]
     label = "seconds, log scale" if x_axis.log else "seconds"
     svg = drawing(
         title,
@@ -177,12 +150,7 @@ def _by_time(part: Sequence[Curve], end: str) -> Markup:
 
 def _published(tables: Sequence[SizeTable]) -> Section | None:
     rows = {
-        (row.label, claim.source): [
-            row.label,
-            f"{claim.accuracy.mean:g}%",
-            claim.label,
-            claim.source,
-        ]
+        (row.label, f"{claim.accuracy.mean:g}%", claim.label, claim.source): None
         for each in tables
         for row in each.rows
         for claim in row.published
@@ -193,7 +161,7 @@ def _published(tables: Sequence[SizeTable]) -> Section | None:
         "As the paper's Table 3 gives them: for all 50,000 training images, at the scale and with"
         " the settings of their papers. They are not to be expected of the trials on this page."
     )
-    shown = table(["method", "accuracy", "there", "source"], list(rows.values()), css="text")
+    shown = table(["method", "accuracy", "there", "source"], list(rows), css="text")
     return Section("published", "Published on CIFAR-10", lead, [shown])
 
 

@@ -1,30 +1,190 @@
-"""What came out of a comparison, method by method, beside what is published."""
+"""The results of a comparison as tables: a row for each method, beside what is published."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from convdkm.lab.baselines.methods import Method, method
 from convdkm.lab.baselines.setting import Setting
-from convdkm.lab.studies.cells import Cell, best_in_bold
 from convdkm.lab.studies.comparison.folder import (
     ComparisonFolder,
     PlannedTrial,
     Record,
     TrialResult,
 )
-from convdkm.lab.studies.comparison.table import Claim, Row, SizeTable
 from convdkm.lab.studies.comparison.trial import METRICS
 from convdkm.lab.studies.folder import counted
+from convdkm.lab.studies.rendering import (
+    LATEX,
+    MISSING,
+    OVER_SEEDS,
+    Figure,
+    Grid,
+    Table,
+    in_seconds,
+    latex_line,
+    latex_table,
+    with_error,
+)
+from convdkm.lab.studies.statistics import Cell, Published, best_in_bold
+from convdkm.lab.studies.sweeps.results import dataset_title
 from convdkm.lab.studies.sweeps.specification import category
-from convdkm.lab.studies.sweeps.table import dataset_title
+from convdkm.storage.text import in_latex
 
 BOLD = ("accuracy", "log_likelihood")
 MEBI = 2**20
 PUBLISHED_ON = "cifar10"
+HEADS = ("Accuracy (%)", "Log-likelihood", "ECE", "Fit (s)", "Predict (s)", "MiB", "Learned")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A figure of the paper's Table 3, and whose it is."""
+
+    label: str
+    source: str
+    accuracy: Published
+
+
+@dataclass(frozen=True)
+class Row:
+    """A method at one training size.
+
+    Attributes:
+        label: what the method is called here.
+        cells: by metric.
+        fit_seconds: mean over seeds, as all below; None where none is finished.
+        whole_fit: whether that is all of the time: not if every seed was begun again after a kill.
+        predict_seconds: for a thousand test images.
+        memory: in MiB, beyond what the process held before the fit.
+        peak: in MiB, of the process.
+        parameters: count of learned parameters.
+        published: what Table 3 says of it.
+    """
+
+    method: Method
+    label: str
+    cells: Mapping[str, Cell]
+    fit_seconds: float | None
+    whole_fit: bool
+    predict_seconds: float | None
+    memory: float | None
+    peak: float | None
+    parameters: float | None
+    published: tuple[Claim, ...] = ()
+
+    @property
+    def accuracy(self) -> Cell:
+        """The accuracy of the test images."""
+        return self.cells["accuracy"]
+
+    @property
+    def state(self) -> str:
+        """``failed`` or ``missing`` where no seed is there; ``2 of 3 seeds``; empty if all are."""
+        cell = self.accuracy
+        if cell.complete:
+            return ""
+        if not cell.count:
+            return "failed" if cell.failed else "missing"
+        return f"{cell.count} of {cell.planned} seeds"
+
+    def shown(self) -> Iterator[str | Figure]:
+        """The cells under the :data:`HEADS`."""
+        for name in METRICS[:3]:
+            cell, state = self.cells[name], self.state if name == "accuracy" else ""
+            if cell.ours is None:
+                yield state or MISSING
+            else:
+                yield Figure(with_error(cell.ours, name), cell.bold, note=state)
+        fit = in_seconds(self.fit_seconds)
+        yield fit if self.whole_fit else f"> {fit}"
+        yield in_seconds(self.predict_seconds)
+        yield from (MISSING if n is None else f"{n:,.0f}" for n in (self.memory, self.parameters))
+
+
+@dataclass(frozen=True)
+class SizeTable(Table):
+    """The methods at one training size.
+
+    Attributes:
+        size: training images.
+        terms: on what terms they were compared, in sentences.
+    """
+
+    name: str
+    title: str
+    size: int
+    rows: tuple[Row, ...]
+    terms: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    legend = (
+        f"{OVER_SEEDS} Log-likelihood and calibration error are of the"
+        f" probabilities of the test images, {MISSING} where a method has none. Seconds: of the"
+        " fit, and to predict 1,000 images. Memory: the most that the fit and the prediction took"
+        " beyond what the process held before. Numbers learned include the weights of training"
+        " images in kernel regression."
+    )
+
+    @property
+    def lead(self) -> tuple[str, str]:
+        return "", f"{'; '.join(self.terms)}."
+
+    @property
+    def grid(self) -> Grid:
+        """Its only part; with a column of published figures where there are any."""
+        claims = any(row.published for row in self.rows)
+        rows: list[list[str | Figure]] = []
+        for row in self.rows:
+            figures = [with_error(each.accuracy, "accuracy") for each in row.published]
+            rows.append([row.label, *row.shown(), *([", ".join(figures) or MISSING] * claims)])
+        return Grid(["Method", *HEADS, *(["Published (%)"] * claims)], rows)
+
+    def grids(self) -> Iterator[Grid]:
+        yield self.grid
+
+    def latex(self) -> str:
+        grid = self.grid
+        rows = [[in_latex(row[0]), *map(LATEX.cell, row[1:])] for row in grid.rows]
+        return latex_table(
+            "booktabs, graphicx",
+            in_latex(f"{self.title}. {self.lead[1]} {self.legend}"),
+            f"compare-{self.name}",
+            f"l{'r' * (len(grid.head) - 1)}",
+            [latex_line(map(in_latex, grid.head)), r"\midrule", *map(latex_line, rows)],
+            notes=self.notes,
+        )
+
+    def records(self) -> Iterator[Mapping[str, object]]:
+        for row in self.rows:
+            values: dict[str, object] = {
+                "method": row.method.name,
+                "label": row.label,
+                "train_size": self.size,
+            }
+            for name in METRICS:
+                cell = row.cells[name]
+                values[name] = cell.ours and cell.ours.mean
+                values[f"{name}_standard_error"] = cell.ours and cell.ours.error
+                values[f"{name}_bold"] = cell.ours and int(cell.bold)
+            yield values | {
+                "fit_seconds": row.fit_seconds,
+                "fit_seconds_whole": int(row.whole_fit),
+                "predict_seconds_per_1000": row.predict_seconds,
+                "added_memory_mib": row.memory,
+                "peak_memory_mib": row.peak,
+                "parameters": row.parameters,
+                "seeds": row.accuracy.count,
+                "seeds_planned": row.accuracy.planned,
+                "seeds_failed": row.accuracy.failed,
+                "published_accuracy": "; ".join(f"{e.accuracy.mean:g}" for e in row.published),
+                "published_source": "; ".join(f"{e.label}, {e.source}" for e in row.published),
+                "terms": self.lead[1],
+            }
 
 
 class Results:
@@ -39,20 +199,12 @@ class Results:
         self.record: Record = self.folder.read()
         found = {trial: self.folder.status(trial) for trial in self.record.planned()}
         self.results = {trial: each for trial, each in found.items() if each.state != "missing"}
-
-    @property
-    def sizes(self) -> list[int]:
-        """Training sizes that are planned, in order."""
-        return sorted({size for sizes in self.record.plan.values() for size in sizes})
-
-    @property
-    def title(self) -> str:
-        """Of the whole."""
-        return f"Methods compared on {dataset_title(self.record.scale.dataset)}"
+        self.title = f"Methods compared on {dataset_title(self.record.scale.dataset)}"
 
     def tables(self) -> list[SizeTable]:
-        """One for each training size."""
-        return [self._table(size) for size in self.sizes]
+        """One for each training size, in order."""
+        sizes = {size for sizes in self.record.plan.values() for size in sizes}
+        return [self._table(size) for size in sorted(sizes)]
 
     def terms(self) -> Iterator[str]:
         """What all methods have in common."""
@@ -72,11 +224,22 @@ class Results:
         yield f"time: {limit}, on the CPU{where}"
 
     def _table(self, size: int) -> SizeTable:
-        names = [name for name, sizes in self.record.plan.items() if size in sizes]
-        columns = {metric: self._column(names, size, metric) for metric in METRICS}
+        missing = TrialResult(state="missing")
+        states = {
+            name: [
+                self.results.get(PlannedTrial(name, size, seed), missing)
+                for seed in range(sizes[size])
+            ]
+            for name, sizes in self.record.plan.items()
+            if size in sizes
+        }
+        columns = {}
+        for metric in METRICS:
+            cells = {name: Cell.of(each, metric) for name, each in states.items()}
+            columns[metric] = best_in_bold(cells) if metric in BOLD else cells
         rows = [
-            self._row(name, size, {metric: column[name] for metric, column in columns.items()})
-            for name in names
+            self._row(name, each, {metric: column[name] for metric, column in columns.items()})
+            for name, each in states.items()
         ]
         return SizeTable(
             f"train-{size}",
@@ -87,33 +250,22 @@ class Results:
             tuple(self._notes(size, rows)),
         )
 
-    def _states(self, name: str, size: int) -> list[TrialResult]:
-        """How far each seed of a method has come."""
-        missing = TrialResult(state="missing")
-        seeds = range(self.record.plan[name][size])
-        return [self.results.get(PlannedTrial(name, size, seed), missing) for seed in seeds]
-
-    def _column(self, names: Sequence[str], size: int, metric: str) -> dict[str, Cell]:
-        cells = {name: Cell.of(self._states(name, size), metric) for name in names}
-        return best_in_bold(cells) if metric in BOLD else cells
-
-    def _row(self, name: str, size: int, cells: Mapping[str, Cell]) -> Row:
+    def _row(self, name: str, states: Sequence[TrialResult], cells: Mapping[str, Cell]) -> Row:
         scale, made = self.record.scale, method(name)
-        done = [each for each in self._states(name, size) if each.state == "finished"]
+        done = [each for each in states if each.state == "finished"]
         whole = [each for each in done if not each.resumed]
+        per_thousand = [
+            1000 * each.predict_seconds / each.test_images
+            for each in done
+            if each.predict_seconds is not None and each.test_images
+        ]
         return Row(
             made,
             made.title(flip=Setting(scale.dataset, preset=scale.preset).flip),
             cells,
             _mean([each.fit_seconds for each in whole or done]),
             bool(whole) or not done,
-            _mean(
-                [
-                    1000 * each.predict_seconds / each.test_images
-                    for each in done
-                    if each.predict_seconds is not None and each.test_images
-                ]
-            ),
+            _mean(per_thousand),
             _mean([each.added_memory for each in done], MEBI),
             _mean([each.peak_memory for each in done], MEBI),
             _mean([each.parameters for each in done]),
@@ -121,7 +273,7 @@ class Results:
         )
 
     def _notes(self, size: int, rows: Sequence[Row]) -> Iterator[str]:
-        trials = [trial for trial in self.record.planned() if trial.size == size]
+        """What is published, what failed and why, and what else is to be said."""
         for row in rows:
             for claim in row.published:
                 yield (
@@ -135,72 +287,57 @@ class Results:
             )
         if any(row.accuracy.planned == 1 for row in rows):
             yield "One seed has no standard error; it is bold only if it is the best."
-        yield from self._events(trials)
-        missing = [trial for trial in trials if trial not in self.results]
-        if missing:
-            yield (
-                f"Not finished: {len(missing)} of {counted(len(trials), 'trial')}; the same command"
-                " goes on with them."
-            )
-
-    def _events(self, trials: Sequence[PlannedTrial]) -> Iterator[str]:
-        """What failed and why, what was cut short or resumed, and on which machines."""
-        results = {trial: self.results[trial] for trial in trials if trial in self.results}
-        yield from self._failures(results)
-        for word, names in (
-            ("Cut short by the time limit", _named(results, "cut_short")),
-            ("Gone on with after a kill, whose time is not counted", _named(results, "resumed")),
+        results = {trial: each for trial, each in self.results.items() if trial.size == size}
+        yield from _failures(results)
+        for flag, words in (
+            ("cut_short", "Cut short by the time limit"),
+            ("resumed", "Gone on with after a kill, whose time is not counted"),
         ):
-            if names:
-                yield f"{word}: {', '.join(names)}."
-        machines = {
-            f"{each.environment.get('processor')}, {each.environment.get('threads')} threads"
-            for each in results.values()
-            if each.environment
-        }
+            counts = Counter(trial.method for trial, each in results.items() if getattr(each, flag))
+            if counts:
+                names = [f"{name} ({counted(count, 'seed')})" for name, count in counts.items()]
+                yield f"{words}: {', '.join(names)}."
+        environments = [each.environment for each in results.values() if each.environment]
+        machines = {f"{e.get('processor')}, {e.get('threads')} threads" for e in environments}
         if len(machines) > 1:
             yield f"Times are of different machines: {'; '.join(sorted(machines))}."
-        versions = {_version(each) for each in results.values() if each.environment}
+        versions = {  # the commit of the program, or where there is none its version
+            str((e.get("git") or {}).get("commit") or (e.get("packages") or {}).get("convdkm"))[:10]
+            for e in environments
+        }
         if len(versions) > 1:
             yield f"Trials are of different versions of the program: {', '.join(sorted(versions))}."
-
-    def _failures(self, results: Mapping[PlannedTrial, TrialResult]) -> Iterator[str]:
-        """Every reason once, with the seeds that it holds for."""
-        reasons: dict[tuple[str, str, bool], list[int]] = {}
-        for trial, each in results.items():
-            if each.state == "failed":
-                key = trial.method, each.error, each.refused
-                reasons.setdefault(key, []).append(trial.seed)
-        for (name, error, refused), seeds in reasons.items():
-            which = "seed" if len(seeds) == 1 else "seeds"
-            word = "Failed before any work" if refused else "Failed"
-            yield f"{word}: {name}, {which} {', '.join(map(str, seeds))}: {error}"
+        planned = sum(row.accuracy.planned for row in rows)
+        if len(results) < planned:
+            yield (
+                f"Not finished: {planned - len(results)} of {counted(planned, 'trial')}; the same"
+                " command goes on with them."
+            )
 
 
 def claims(made: Method) -> tuple[Claim, ...]:
-    """What Table 3 says of a method."""
+    """The figures of a method in Table 3."""
     table = category("comparison")
-    found = []
-    for row in table.rows:
-        figure = table.figure("test_accuracy", row.name, PUBLISHED_ON)
-        if row.name in made.rows and figure is not None:
-            found.append(Claim(row.label, row.source or "", figure))
-    return tuple(found)
+    return tuple(
+        Claim(row.label, row.source or "", figure)
+        for row in table.rows
+        if row.name in made.rows
+        and (figure := table.figure("test_accuracy", row.name, PUBLISHED_ON)) is not None
+    )
 
 
-def _version(result: TrialResult) -> str:
-    """Of the program that made a trial: its commit, or where there is none its number."""
-    git = result.environment.get("git") or {}
-    packages = result.environment.get("packages") or {}
-    return str(git.get("commit") or packages.get("convdkm"))[:10]
+def _failures(results: Mapping[PlannedTrial, TrialResult]) -> Iterator[str]:
+    """Every reason once, with the seeds that it holds for."""
+    reasons: dict[tuple[str, str, bool], list[str]] = {}
+    for trial, each in results.items():
+        if each.state == "failed":
+            key = trial.method, each.error, each.refused
+            reasons.setdefault(key, []).append(str(trial.seed))
+    for (name, error, refused), seeds in reasons.items():
+        words = "Failed before any work" if refused else "Failed"
+        yield f"{words}: {name}, seed{'s' * (len(seeds) > 1)} {', '.join(seeds)}: {error}"
 
 
 def _mean(values: Sequence[float | None], unit: float = 1) -> float | None:
     there = [value / unit for value in values if value is not None]
     return fmean(there) if there else None
-
-
-def _named(results: Mapping[PlannedTrial, TrialResult], flag: str) -> list[str]:
-    """Methods of which a trial has a flag, with how many."""
-    counts = Counter(trial.method for trial, each in results.items() if getattr(each, flag))
-    return [f"{name} ({counted(count, 'seed')})" for name, count in counts.items()]

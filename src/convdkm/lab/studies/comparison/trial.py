@@ -1,4 +1,4 @@
-"""What is done in a process of its own: one method fitted, and the test images predicted."""
+"""A trial, in a process of its own: one method fitted, and the test images predicted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.baselines.kernels.progress import duration
 from convdkm.lab.baselines.methods import method
 from convdkm.lab.baselines.setting import Setting
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from convdkm.lab.baselines.base import Baseline
-    from convdkm.lab.studies.comparison.folder import TrialResult
-    from convdkm.lab.studies.comparison.images import Split
 
 
 METRICS = ("accuracy", "log_likelihood", "ece", "brier")
@@ -32,10 +29,10 @@ class TrialTask:
     """A trial.
 
     Attributes:
-        setting: what the method is made for; blocks of kernels go to its folder.
+        setting: that the method is built for; blocks of kernels go to its folder.
         minutes: that the fit may take, and the prediction of the test images again; None for any.
         images: file of the images.
-        result: file that takes what came out.
+        result: file that takes the result.
     """
 
     name: str
@@ -46,35 +43,27 @@ class TrialTask:
     result: str
     log: str | None = None
 
-    def __call__(self) -> dict[str, Any] | None:
-        """What came out, which is in the file by then."""
+    def __call__(self) -> dict[str, Any]:
+        """The result, which is in the file by then."""
         if multiprocessing.parent_process() is not None:
             # There is nothing to save but blocks of kernels, which are whole or not there.
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        from convdkm.lab.studies.comparison.folder import TrialResult
         from convdkm.lab.studies.comparison.images import Split
+        from convdkm.lab.studies.comparison.measuring import forget_peak, memory_now, peak_memory
         from convdkm.runtime.allocator import keep_freed_memory
         from convdkm.storage.files import write_json
-
-        keep_freed_memory()
-        found = self._measured(Split.read(Path(self.images)))
-        content = found.model_dump(mode="json")
-        write_json(Path(self.result), content)
-        if self.setting.folder is not None:
-            shutil.rmtree(self.setting.folder, ignore_errors=True)
-        return content
-
-    def _measured(self, split: Split) -> TrialResult:
-        from convdkm.lab.studies.comparison.folder import TrialResult
-        from convdkm.lab.studies.comparison.measuring import forget_peak, memory_now, peak_memory
         from convdkm.training.environment import environment
 
-        notes = Notes()
+        keep_freed_memory()
+        split = Split.read(Path(self.images))
+        notes, blocks = Notes(), self.setting.folder
         baseline = method(self.method).build(self.setting)
         baseline.minutes, baseline.tell = self.minutes, notes.add
         baseline.foresee(split.train_images, split.train_labels)
         if self.minutes is not None:
             check_time(baseline, split.train_images, len(split.test_images), self.minutes)
-        resumed = self.setting.folder is not None and any(self.setting.folder.glob("block-*.npy"))
+        resumed = blocks is not None and any(blocks.glob("block-*.npy"))
         forget_peak()
         before, start = memory_now(), time.perf_counter()
         baseline.fit(split.train_images, split.train_labels)
@@ -82,7 +71,7 @@ class TrialTask:
         probabilities = baseline.probabilities(split.test_images)
         predicted = baseline.predict(split.test_images) if probabilities is None else None
         done, peak = time.perf_counter(), peak_memory()
-        return TrialResult(
+        result = TrialResult(
             state="finished",
             metrics=figures(probabilities, predicted, split.test_labels),
             fit_seconds=fitted - start,
@@ -94,13 +83,20 @@ class TrialTask:
             test_images=len(split.test_images),
             cut_short=baseline.cut_short,
             resumed=resumed,
-            notes=notes.lines,
+            notes=tuple(notes.kept.values()),
             environment=environment(),
         )
+        content = result.model_dump(mode="json")
+        write_json(Path(self.result), content)
+        if blocks is not None:
+            shutil.rmtree(blocks, ignore_errors=True)
+        return content
 
 
 def check_time(baseline: Baseline, images: Tensor, predicted: int, minutes: float) -> None:
     """Raise where predictions are known to take longer than ``minutes``."""
+    from convdkm.lab.baselines.kernels.progress import duration
+
     expected = baseline.expected_seconds(images, predicted)
     if expected is None or expected[1] <= 60 * minutes:
         return
@@ -115,7 +111,7 @@ def check_time(baseline: Baseline, images: Tensor, predicted: int, minutes: floa
 def figures(
     probabilities: Tensor | None, predicted: Tensor | None, labels: Tensor
 ) -> dict[str, float]:
-    """Of predictions of labels: by probabilities, or where there are none the accuracy alone.
+    """Metrics of probabilities, or where there are none the accuracy of predicted classes.
 
     Raises:
         NumericalError: probabilities are not finite.
@@ -140,22 +136,18 @@ def figures(
 
 
 class Notes:
-    """Lines that a method says, printed as they come; the last of each kind is kept.
+    """Lines that a method tells, printed as they come; the last of each kind is kept.
 
     Two lines are of one kind if they differ in numbers alone, up to their colon: all epochs, and
     all shares of a kernel.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, str] = {}
+        self.kept: dict[str, str] = {}
         self._start = time.monotonic()
 
     def add(self, text: str) -> None:
         print(f"{time.monotonic() - self._start:9.1f} s  {text}", flush=True)
         kind = re.sub(r"\d+", "0", text.partition(":")[0])
-        self._kept.pop(kind, None)
-        self._kept[kind] = text
-
-    @property
-    def lines(self) -> tuple[str, ...]:
-        return tuple(self._kept.values())
+        self.kept.pop(kind, None)
+        self.kept[kind] = text

@@ -1,14 +1,14 @@
-"""Engines that runs are made on: this machine, Ray, SLURM. One interface, thin adapters."""
+"""Engines that run tasks: this machine, Ray, SLURM. One interface, thin adapters."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from convdkm.errors import InvalidInputError
-from convdkm.lab.studies.launchers.base import Launcher, Outcome, Resources, Task
+from convdkm.lab.studies.launchers.base import Launcher, Resources
 from convdkm.options import nearest
 
-__all__ = ["LAUNCHERS", "Launcher", "Outcome", "Resources", "Task", "make_launcher"]
+__all__ = ["LAUNCHERS", "Launcher", "Resources", "check_name", "make_launcher"]
 
 LAUNCHERS = ("local", "ray", "slurm")
 
@@ -33,7 +33,7 @@ def make_launcher(
     hours: float = 24.0,
     device: str | None = None,
 ) -> Launcher:
-    """The launcher of that name; ``folder`` takes what it has to keep."""
+    """The launcher of that name; it keeps its files in ``folder``."""
     check_name(name)
     if name == "ray":
         from convdkm.lab.studies.launchers.ray import RayLauncher

@@ -1,8 +1,8 @@
-"""What every engine of execution has in common.
+"""The interface of launchers, and what they share.
 
-A launcher takes tasks, which are picklable functions of nothing, and yields an outcome for each as
-it ends. What a task raises is an outcome like any other; a worker that is lost is replaced, and the
-task begins again there, a bounded number of times.
+A launcher takes tasks, which are picklable functions of no arguments, and yields an outcome for
+each as it ends. An error that a task raises is an outcome like any other; a worker that is lost is
+replaced, and the task begins again there, a bounded number of times.
 """
 
 from __future__ import annotations
@@ -41,15 +41,16 @@ def heed_requests_to_stop() -> None:
 
 
 class Task(Protocol):
-    """Work to do elsewhere; it can be pickled, and begun again where it was lost."""
+    """Work to do elsewhere; it can be pickled, and begun again where it was lost.
+
+    Its ``name`` is unique among those launched together, and ``log`` is the file that takes what it
+    prints, if any.
+    """
 
     @property
-    def name(self) -> str:
-        """Unique among those launched together."""
-
+    def name(self) -> str: ...
     @property
-    def log(self) -> str | None:
-        """The file that takes what it prints, if any."""
+    def log(self) -> str | None: ...
 
     def __call__(self) -> Any:
         """Do it; None if it was asked to stop before its end."""
@@ -63,7 +64,7 @@ class Outcome:
         status: ``done``, ``failed`` (it raised an error), ``lost`` (its workers died, each time),
             ``stopped`` (it was asked to) or ``refused`` (it was not begun, since it cannot be
             done).
-        value: what it returned.
+        value: its return value.
         error: what went wrong, in one line.
         attempts: how often it was begun.
     """
@@ -77,7 +78,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Resources:
-    """What one run is given.
+    """The resources of one run.
 
     Attributes:
         cpus: cores; a launcher decides if None.
@@ -178,9 +179,11 @@ class Launcher(ABC):
 
 
 def execute(task: Task, threads: int | None = None) -> Outcome:
-    """Do a task in this process; what it raises is part of the outcome."""
+    """Do a task in this process; an error that it raises is part of the outcome."""
     if threads is not None:
-        _use_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(threads)
     with _printing_to(task.log):
         try:
             value = task()
@@ -193,11 +196,11 @@ def execute(task: Task, threads: int | None = None) -> Outcome:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one line; those of this library speak for themselves."""
-    text = " ".join(str(error).split())
+    """An error in one line; the type is named unless the error is of this library."""
+    text, kind = " ".join(str(error).split()), type(error).__name__
     if isinstance(error, ConvDKMError):
         return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{kind}: {text}" if text else kind
 
 
 def missing_extra(package: str, extra: str) -> InvalidInputError:
@@ -207,34 +210,25 @@ def missing_extra(package: str, extra: str) -> InvalidInputError:
     )
 
 
-def _use_threads(count: int) -> None:
-    os.environ["OMP_NUM_THREADS"] = str(count)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(count)
-
-
 @contextmanager
 def _printing_to(log: str | None) -> Iterator[None]:
     """Inside the block, all that this process and its libraries print goes to a file."""
     if log is None:
         yield
         return
-    path = Path(log)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as target:
-        _flush()
-        kept = {number: os.dup(number) for number in (1, 2)}
+    Path(log).parent.mkdir(parents=True, exist_ok=True)
+    streams = (sys.stdout, sys.stderr)
+    with open(log, "ab") as target:
+        for stream in streams:
+            stream.flush()
+        kept = {descriptor: os.dup(descriptor) for descriptor in (1, 2)}
         try:
-            for number in kept:
-                os.dup2(target.fileno(), number)
+            for descriptor in kept:
+                os.dup2(target.fileno(), descriptor)
             yield
         finally:
-            _flush()
-            for number, before in kept.items():
-                os.dup2(before, number)
+            for stream in streams:
+                stream.flush()
+            for descriptor, before in kept.items():
+                os.dup2(before, descriptor)
                 os.close(before)
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()

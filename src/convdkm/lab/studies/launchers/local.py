@@ -7,10 +7,8 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
 
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.launchers.base import (
@@ -45,15 +43,14 @@ class LocalLauncher(Launcher):
         device: str | None = None,
     ) -> None:
         super().__init__(jobs, resources)
-        cores, cpus = cores_here(), self.resources.cpus
-        self.slots = _places(self.resources.gpus, device)
-        if not self.slots:
-            self.slots = [None] * max(1, cores // (cpus or 1))
+        affinity = getattr(os, "sched_getaffinity", None)
+        cores, cpus = len(affinity(0)) if affinity else os.cpu_count() or 1, self.resources.cpus
+        slots = _slots(self.resources.gpus, device) or [None] * max(1, cores // (cpus or 1))
         if jobs is not None:
-            self.slots = [self.slots[number % len(self.slots)] for number in range(jobs)]
-        self.at_once = len(self.slots)
-        self.threads = cpus or max(1, cores // len(self.slots))
-        self._free = deque(self.slots)
+            slots = [slots[index % len(slots)] for index in range(jobs)]
+        self.slots, self.at_once = slots, len(slots)
+        self.threads = cpus or max(1, cores // len(slots))
+        self._free = deque(slots)
 
     def begin(self, task: Task) -> Job:
         return _Worker(task, self._free, self.threads)
@@ -70,8 +67,14 @@ class _Worker(Job):
         self._process = context.Process(
             target=_work, args=(task, threads, self._device, sender), name=task.name
         )
-        with _ignoring_interrupts():  # which the process inherits, from its first moment
+        # The process inherits that interrupts are ignored; signals belong to the main thread.
+        main = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN) if main else None
+        try:
             self._process.start()
+        finally:
+            if main:
+                signal.signal(signal.SIGINT, before)
         sender.close()
 
     def ended(self) -> bool:
@@ -81,9 +84,9 @@ class _Worker(Job):
     def outcome(self) -> Outcome:
         self._process.join()
         self._listen()
-        found = self._found or Outcome(self.name, "lost", error=_ending(self._process))
+        error = _ending(self._process.exitcode or 0)
         self._close()
-        return found
+        return self._found or Outcome(self.name, "lost", error=error)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -94,7 +97,7 @@ class _Worker(Job):
         self._close()
 
     def _listen(self) -> None:
-        """Take the outcome as soon as it is there: a process that hands it over waits for that."""
+        """Take the outcome as soon as it is there: the process that sends it waits for that."""
         if self._found is None and self._receiver.poll():
             with suppress(EOFError, OSError):
                 self._found = self._receiver.recv()
@@ -122,8 +125,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _ending(process: SpawnProcess) -> str:
-    code = process.exitcode or 0
+def _ending(code: int) -> str:
+    """The exit code of a process in words."""
     if code >= 0:
         return f"its process ended with code {code}"
     try:
@@ -134,30 +137,19 @@ def _ending(process: SpawnProcess) -> str:
     return f"its process was ended by {name}{hint}"
 
 
-def cores_here() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def devices_here() -> list[str]:
-    """Numbers of the GPUs that this process may use."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [each for each in visible.split(",") if each.strip()]
-    import torch
-
-    return [str(number) for number in range(torch.cuda.device_count())]
-
-
-def _places(gpus: float | None, device: str | None) -> list[str | None]:
+def _slots(gpus: float | None, device: str | None) -> list[str | None]:
     """The device of each process that may run at a time; none where cores are what counts."""
     if device == "cpu" or gpus == 0:
         return []
     if device not in (None, "auto"):
         return [None]  # all on that one
-    found: list[str | None] = [*devices_here()]
+    found: list[str | None]
+    if (visible := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
+        found = [each for each in visible.split(",") if each.strip()]
+    else:
+        import torch
+
+        found = [str(index) for index in range(torch.cuda.device_count())]
     if gpus is None:
         return found
     if not found:
@@ -165,15 +157,3 @@ def _places(gpus: float | None, device: str | None) -> list[str | None]:
     if gpus > 1:
         raise InvalidInputError(f"on this machine a run uses one device at most, got {gpus:g}")
     return found * int(1 / gpus)
-
-
-@contextmanager
-def _ignoring_interrupts() -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

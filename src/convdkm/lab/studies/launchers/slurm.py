@@ -52,28 +52,28 @@ class SlurmLauncher(Launcher):
         except ImportError:
             raise missing_extra("submitit", "slurm") from None
         try:
-            executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
+            self._executor = submitit.AutoExecutor(folder=folder, cluster=cluster)
         except RuntimeError as error:
             raise InvalidInputError(
                 f"cannot submit jobs from here ({' '.join(str(error).split())}); run this on a"
                 " machine that has sbatch"
             ) from None
-        given: dict[str, Any] = {
-            "name": "convdkm",
-            "timeout_min": max(1, round(60 * hours)),
-            "cpus_per_task": self.resources.cpus or 1,
-            "gpus_per_node": math.ceil(self.resources.gpus or 0),
-        }
+        options: dict[str, Any] = {}
         if cluster == "slurm":
-            given["slurm_max_num_timeout"] = 1000  # a run of days takes several jobs
+            options["slurm_max_num_timeout"] = 1000  # a run of days takes several jobs
             if partition is not None:
-                given["slurm_partition"] = partition
-        executor.update_parameters(**given)
-        self._executor = executor
+                options["slurm_partition"] = partition
+        self._executor.update_parameters(
+            name="convdkm",
+            timeout_min=max(1, round(60 * hours)),
+            cpus_per_task=self.resources.cpus or 1,
+            gpus_per_node=math.ceil(self.resources.gpus or 0),
+            **options,
+        )
 
     def begin(self, task: Task) -> Job:
-        given = Requeued(task, self.resources.cpus or 1)
-        return _SlurmJob(self._executor.submit(given), task.name)
+        requeued = Requeued(task, self.resources.cpus or 1)
+        return _SlurmJob(self._executor.submit(requeued), task.name)
 
 
 @dataclass(eq=False)

@@ -1,8 +1,7 @@
 """The paper's tables as data: rows, columns, what varies, what is published.
 
-Each is a YAML file in ``tables/``. A category varies one thing; a collection is several categories
-under one another, as Table 1 of the paper. A category's ``base`` is the machine that its rows
-change.
+A category varies one option of a machine, its base; each is a YAML file in ``tables/``. Table 1,
+``selection``, shows five categories under one another.
 """
 
 from __future__ import annotations
@@ -12,15 +11,16 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.folder import Part
 from convdkm.lab.studies.statistics import Published
 from convdkm.options import nearest
 
+SELECTION = "selection"
 CATEGORIES = ("nu", "normalisation", "rescaling", "top", "likelihood", "inducing", "comparison")
-COLLECTIONS = ("selection",)
+"""The first five are those of Table 1."""
 METRICS = {
     "test_accuracy": "Test accuracy (%)",
     "test_log_likelihood": "Test log-likelihood",
@@ -36,6 +36,7 @@ class Base(Part):
     ``model`` defines it at any scale; ``size`` is that of the paper.
     """
 
+    name: str
     preset: str
     model: dict[str, Any]
     size: dict[str, Any]
@@ -44,7 +45,7 @@ class Base(Part):
 
 
 class Row(Part):
-    """A setting: what it is called, and the options that it sets; none for a method of others."""
+    """A setting: its name and label, and the options that it sets; none for a method of others."""
 
     name: str
     label: str
@@ -65,26 +66,12 @@ class Category(Part):
     title: str
     heading: str
     latex_heading: str | None = None
-    base_name: str = Field(alias="base")
-    base: Base = Field(alias="base_content")
+    base: Base
     datasets: tuple[str, ...]
     rows: tuple[Row, ...]
     published: dict[str, dict[str, tuple[Published, ...]]]
     seconds_per_epoch: dict[str, float] = Field(default_factory=dict)
     note: str | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Category:
-        names = {row.name for row in self.rows}
-        for metric, rows in self.published.items():
-            if metric not in METRICS:
-                raise ValueError(f"unknown metric {metric!r}.{nearest(metric, METRICS)}")
-            for name, figures in rows.items():
-                if name not in names:
-                    raise ValueError(f"{metric} of {name!r}, which is no row")
-                if len(figures) != len(self.datasets):
-                    raise ValueError(f"{metric} of {name!r} needs {len(self.datasets)} figures")
-        return self
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -102,47 +89,29 @@ class Category(Part):
         return frozenset(name for row in self.runnable_rows for name in row.options or ())
 
     def figure(self, metric: str, row: str, dataset: str) -> Published | None:
-        """What is published, if anything is."""
-        if dataset not in self.datasets:
-            return None
-        figures = self.published.get(metric, {}).get(row)
-        return None if figures is None else figures[self.datasets.index(dataset)]
-
-
-class Collection(Part):
-    """Categories under one another, in one metric."""
-
-    name: str
-    title: str
-    categories: tuple[str, ...]
-    metric: str
+        """The published figure, if there is one."""
+        figures = self.published.get(metric, {}).get(row, ())
+        return dict(zip(self.datasets, figures, strict=False)).get(dataset)
 
 
 @cache
 def category(name: str) -> Category:
     """The category of that name; an error with the nearest if there is none."""
     if name not in CATEGORIES:
-        known = (*COLLECTIONS, *CATEGORIES)
+        known = (SELECTION, *CATEGORIES)
         raise InvalidInputError(
             f"there is no table {name!r}.{nearest(name, known)} There are {', '.join(known)}."
         )
     content = _read(name)
-    base = Base.model_validate(_read(f"base-{content['base']}"))
-    content.setdefault("datasets", base.datasets)
-    return Category.model_validate({"name": name, "base_content": base, **content})
-
-
-@cache
-def collection(name: str) -> Collection:
-    """The collection of that name, one of :data:`COLLECTIONS`."""
-    return Collection.model_validate({"name": name, **_read(name)})
+    base = {"name": content["base"], **_read(f"base-{content['base']}")}
+    return Category.model_validate(
+        {"name": name, "datasets": base["datasets"], **content, "base": base}
+    )
 
 
 def categories_of(table: str) -> tuple[Category, ...]:
-    """The categories of a table: of a collection its own, of a category itself."""
-    if table in COLLECTIONS:
-        return tuple(category(name) for name in collection(table).categories)
-    return (category(table),)
+    """The categories of a table: those of Table 1, or one."""
+    return tuple(map(category, CATEGORIES[:5] if table == SELECTION else (table,)))
 
 
 def chosen_rows(table: str, wanted: Iterable[str] | None) -> dict[str, tuple[Row, ...]]:
@@ -151,21 +120,20 @@ def chosen_rows(table: str, wanted: Iterable[str] | None) -> dict[str, tuple[Row
     A name stands for the rows of that name in every category, unless it says in which:
     ``nu:1``. Unknown ones are an error that suggests the nearest.
     """
-    categories = categories_of(table)
-    rows = {each.name: each.runnable_rows for each in categories}
+    rows = {each.name: each.runnable_rows for each in categories_of(table)}
     if wanted is None:
         return rows
-    known = {f"{name}:{row.name}": (name, row) for name, group in rows.items() for row in group}
-    picked: list[str] = []
+    known = {f"{name}:{row.name}": row.name for name, group in rows.items() for row in group}
+    picked: set[str] = set()
     for text in wanted:
-        found = [key for key in known if _same(text, key) or _same(text, key.partition(":")[2])]
+        found = {key for key, name in known.items() if _same(text, key) or _same(text, name)}
         if not found:
-            short = list(dict.fromkeys(row.name for group in rows.values() for row in group))
+            names = list(dict.fromkeys(known.values()))
             raise InvalidInputError(
-                f"table {table!r} has no row {text!r}.{nearest(text, [*short, *known])} There are"
-                f" {', '.join(short)}."
+                f"table {table!r} has no row {text!r}.{nearest(text, [*names, *known])} There are"
+                f" {', '.join(names)}."
             )
-        picked += found
+        picked |= found
     return {
         name: tuple(row for row in group if f"{name}:{row.name}" in picked)
         for name, group in rows.items()
@@ -186,6 +154,5 @@ def _same(text: str, name: str) -> bool:
 def _read(name: str) -> dict[str, Any]:
     import yaml
 
-    folder = resources.files("convdkm.lab.studies.sweeps").joinpath("tables")
-    content = yaml.safe_load(folder.joinpath(f"{name}.yaml").read_text(encoding="utf-8"))
-    return dict(content)
+    path = resources.files("convdkm.lab.studies.sweeps") / "tables" / f"{name}.yaml"
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))

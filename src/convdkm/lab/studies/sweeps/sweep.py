@@ -1,26 +1,42 @@
-"""A sweep: the runs that a table needs."""
+"""A sweep: the runs that a table needs, from the options of a user to their results."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from convdkm.config import RunConfig
+from convdkm.data.registry import MissingDataError, checked_dataset, is_known, locate
+from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.folder import Status, counted
 from convdkm.lab.studies.launchers.base import Launcher, Outcome, Stop, asked_to_stop
 from convdkm.lab.studies.study import Progress, Study, Tell
-from convdkm.lab.studies.sweeps.folder import Record, SweepFolder, read_metrics
-from convdkm.lab.studies.sweeps.planning import PlannedRun, scale_notes
-from convdkm.lab.studies.sweeps.specification import categories_of
+from convdkm.lab.studies.sweeps.planning import (
+    IMMATERIAL,
+    PlannedRun,
+    Record,
+    Scale,
+    Selection,
+    SweepFolder,
+    read_metrics,
+    scale_notes,
+)
+from convdkm.lab.studies.sweeps.specification import categories_of, chosen_rows
 from convdkm.lab.studies.sweeps.timing import estimate, keep_memory
 from convdkm.training.view import format_duration
+
+DEDICATED_FLAGS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("dataset", "epochs", "train_size", "inducing", "data_dir", "device")
+} | {"seed": "--seeds"}
+"""Options of a run that ``--set`` leaves to options of their own."""
 
 
 @dataclass(frozen=True)
 class RunTask:
-    """A run in its folder, made or gone on with."""
+    """A run in its folder, begun or resumed."""
 
     name: str
     folder: str
@@ -33,15 +49,14 @@ class RunTask:
         from convdkm.training.fit import fit, resume
         from convdkm.training.folder import CHECKPOINTS
 
-        folder = Path(self.folder)
+        folder, config = Path(self.folder), self.config
         done = read_metrics(folder)
         if done is not None:
             return done
-        config = self.config
-        keep_memory(config.training.device)
-        place: dict[str, Any] = {"data_dir": config.data.data_dir, "device": config.training.device}
+        data_dir, device = config.data.data_dir, config.training.device
+        keep_memory(device)
         if CheckpointStore(folder / CHECKPOINTS).names():
-            run = resume(folder, stop=asked_to_stop, **place)
+            run = resume(folder, stop=asked_to_stop, data_dir=data_dir, device=device)
         else:
             run = fit(config, config.data.dataset, folder=folder, stop=asked_to_stop)
         return run.metrics or None
@@ -53,7 +68,7 @@ class Sweep(Study[PlannedRun, Record]):
 
     Attributes:
         where: options of the place, such as the device.
-        timed: measure beforehand how long runs take.
+        timed: whether to measure beforehand how long runs take.
     """
 
     noun = "run"
@@ -61,8 +76,8 @@ class Sweep(Study[PlannedRun, Record]):
     after_failures = "their errors are kept, and the same command tries them again"
 
     folder: SweepFolder
-    where: Mapping[str, Any] = field(default_factory=dict)
-    timed: bool = True
+    where: Mapping[str, Any]
+    timed: bool
 
     def announcement(self) -> Iterator[str]:
         ((table, chosen),) = self.record.tables.items()
@@ -99,7 +114,7 @@ class Sweep(Study[PlannedRun, Record]):
             tell.say(f"About {total} of runs, one after another")
 
     def task(self, planned: PlannedRun) -> RunTask:
-        """A run from wherever it has come to its end."""
+        """A run, from its last checkpoint if it has one."""
         self.folder.clear_failure(planned)
         return RunTask(
             planned.title,
@@ -109,7 +124,7 @@ class Sweep(Study[PlannedRun, Record]):
         )
 
     def ended(self, planned: PlannedRun, outcome: Outcome) -> Status:
-        """A run keeps its figures itself; its error is kept beside it."""
+        """Keep the error of a run that failed; a run keeps its figures itself."""
         if outcome.status == "done":
             return Status(state="finished", metrics=outcome.value)
         self.folder.note_failure(planned, outcome.error, outcome.attempts)
@@ -117,3 +132,70 @@ class Sweep(Study[PlannedRun, Record]):
 
     def figures(self, status: Status) -> str:
         return f"{status.metrics['test_accuracy']:.2%}"
+
+
+def asked_for(
+    table: str,
+    folder: SweepFolder,
+    *,
+    datasets: Sequence[str] | None,
+    rows: Sequence[str] | None,
+    seeds: int | None,
+    preset: str | None,
+    others: Mapping[str, str],
+    where: Mapping[str, str | None],
+    timed: bool,
+    **scale: str | None,
+) -> Sweep:
+    """The sweep that the options of ``convdkm sweep`` ask for; nothing is written."""
+    tables = categories_of(table)
+    picked = chosen_rows(table, rows)
+    names = [checked_dataset(name) for name in datasets or tables[0].datasets]
+    seeds = tables[0].base.seeds if seeds is None else seeds
+    if seeds < 1:
+        raise InvalidInputError(f"--seeds must be at least 1, got {seeds}")
+    selection = Selection(
+        datasets=tuple(dict.fromkeys(names)),
+        rows={name: tuple(row.name for row in group) for name, group in picked.items() if group},
+        seeds=seeds,
+    )
+    size = {name: value for name, value in scale.items() if value is not None}
+    checked = RunConfig.of(size, "the options").flat()
+    set_by_name = _others(others)
+    further = {name: value for name, value in set_by_name.items() if name not in IMMATERIAL}
+    changed = Scale(preset=preset, others=further, **{name: checked[name] for name in size})
+    place: dict[str, Any] = {
+        **{name: value for name, value in set_by_name.items() if name in IMMATERIAL},
+        **{name: value for name, value in where.items() if value is not None},
+    }
+    if "data_dir" in place:
+        place["data_dir"] = str(Path(place["data_dir"]).expanduser().resolve())
+    RunConfig.of(place, "the options")
+    return Sweep(folder, Record(scale=changed, tables={table: selection}), place, timed)
+
+
+def _others(given: Mapping[str, str]) -> dict[str, str]:
+    """Options by ``--set``: checked, and each written in one way, which the option takes."""
+    for name, value in given.items():
+        if flag := DEDICATED_FLAGS.get(name):
+            raise InvalidInputError(
+                f"--set {name}={value}: that has an option of its own here, {flag}"
+            )
+    checked = RunConfig.of(given, "--set").flat()
+    values = {name: checked[name] for name in given}
+    return {
+        name: ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        for name, value in values.items()
+    }
+
+
+def require_data(datasets: Sequence[str], data_dir: str | None) -> None:
+    """Raise before anything is begun, if a data set is not on this machine."""
+    for name in datasets:
+        try:
+            if is_known(name):
+                locate(name, data_dir)
+        except MissingDataError as error:
+            others = [each for each in datasets if each != name]
+            more = f". Or leave it out: --dataset {','.join(others)}" if others else ""
+            raise MissingDataError(f"{error}{more}") from None

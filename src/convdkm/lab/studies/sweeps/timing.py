@@ -14,8 +14,7 @@ from convdkm.data.registry import is_known, known_set
 from convdkm.lab.studies.folder import TRIAL_LOG
 from convdkm.lab.studies.launchers.base import Launcher, Stop, asked_to_stop
 from convdkm.lab.studies.study import Progress, Say
-from convdkm.lab.studies.sweeps.folder import SweepFolder
-from convdkm.lab.studies.sweeps.planning import PlannedRun
+from convdkm.lab.studies.sweeps.planning import PlannedRun, SweepFolder
 
 TRIAL_SECONDS, TRIAL_STEPS = 3.0, 6
 TRIAL_IMAGES = 256
@@ -30,15 +29,10 @@ def estimate(
     stop: Stop,
     warn: Say,
 ) -> None:
-    """Note in ``progress`` what the runs that are left will take.
+    """Note in ``progress`` the time of the runs that are left.
 
-    Args:
-        progress: which these are, and those whose times are known.
-        folder: of the sweep.
-        launcher: that they will be run by, and so the trials.
-        where: options of the place, such as the device.
-        stop: whether to stop.
-        warn: is told of a trial that failed.
+    The launcher makes trials of those whose size no finished run has, with the options of the place
+    ``where``; ``warn`` is told of a trial that failed.
     """
     known: dict[tuple[Any, ...], list[float]] = {}
     for run in progress.finished:
@@ -78,7 +72,7 @@ def foreseen(run: PlannedRun, pace: Pace) -> float:
 
 @dataclass(frozen=True)
 class Pace:
-    """What a run takes, measured: seconds to begin, for a step, and to predict an image."""
+    """Measured seconds of a run: to begin, for a step, and to predict an image."""
 
     begin: float
     step: float
@@ -102,35 +96,29 @@ class PaceTask:
         from convdkm.training.fit import fit
         from convdkm.training.sinks import RunInfo, Sink, StepRecord
 
+        times: list[float] = []
+
         class Clock(Sink):
-            """Notes when steps are done, and says when there are enough."""
+            """Notes when steps are done."""
 
             info: RunInfo
-
-            def __init__(self) -> None:
-                self.times: list[float] = []
 
             def start(self, info: RunInfo) -> None:
                 self.info = info
 
             def step(self, record: StepRecord) -> None:
-                self.times.append(time.monotonic())
+                times.append(time.monotonic())
 
-            def enough(self) -> bool:
-                seen = self.times[-1] - self.times[0]
-                many = len(self.times) >= TRIAL_STEPS
-                return asked_to_stop() or many or (len(self.times) > 1 and seen > TRIAL_SECONDS)
+        def enough() -> bool:
+            long = len(times) > 1 and times[-1] - times[0] > TRIAL_SECONDS
+            return asked_to_stop() or long or len(times) >= TRIAL_STEPS
 
         keep_memory(self.config.training.device)
-        clock = Clock()
-        start = time.monotonic()
-        run = fit(self.config, self.config.data.dataset, sinks=[clock], stop=clock.enough)
+        clock, start = Clock(), time.monotonic()
+        run = fit(self.config, self.config.data.dataset, sinks=[clock], stop=enough)
         if asked_to_stop():
             return None
-        times = clock.times
-        step = (times[-1] - times[0]) / max(1, len(times) - 1)
-        if len(times) == 1:
-            step = times[0] - start
+        step = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else times[0] - start
         images = torch.rand(TRIAL_IMAGES, *run.image_shape)
         before = time.monotonic()
         run.predict(images)
