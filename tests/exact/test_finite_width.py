@@ -490,8 +490,8 @@ def test_machines_without_a_process():
         FiniteWidthDGP.from_machine(FullRankDKM.from_data(x, y, nu=0.25), 10)
     with pytest.raises(dkm.InvalidInputError, match="copies must be a positive integer"):
         FiniteWidthDGP.from_machine(FullRankDKM.from_data(x, y), 0)
+    bare = FullRankDKM((4, 3), fully_connected_body(), dkm.Gaussian(1))
     with pytest.raises(dkm.NotInitialisedError, match="no training data"):
-        bare = FullRankDKM((4, 3), fully_connected_body(), dkm.Gaussian(1))
         FiniteWidthDGP.from_machine(bare, 10)
     classes = torch.tensor([0, 1] * len(x))[: len(x)]
     other = FullRankDKM.from_data(x, classes, likelihood=dkm.Categorical(2))
