@@ -33,7 +33,7 @@ types: $(READY_TEST)
 	$(BIN)/mypy
 
 suite: $(READY_TEST)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 3 --dist worksteal
 
 format: $(READY_TEST)
 	$(BIN)/ruff check --fix .

@@ -67,8 +67,8 @@ class Recipe(Options):
         "auto",
         description="of the images: ZCA (of standardised channels, as in the paper's text, or as"
         " published), channels to mean 0 and variance 1, channels to variance 1 alone, or none;"
-        " auto…: zca…, or standardise where there are fewer images than values of an image, or"
-        " too many values",
+        " auto: zca, or standardise where there are fewer images than values of an image, or too"
+        " many values",
     )
     zca_epsilon: Annotated[float, Field(ge=0)] = Field(0.1, description="regulariser of ZCA")
     crop: Annotated[int, Field(ge=0)] = Field(
