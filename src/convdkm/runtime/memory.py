@@ -47,10 +47,12 @@ def peak_memory(action: Callable[[], object], device: torch.device = _CPU) -> in
         action()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    gc.collect()  # else a release of something older may fall into the trace
+    gc.collect()
     events = trace(action, memory=True)
     changes = (int(event.nbytes()) for event in events if event.name() == _ALLOCATION)
-    return max(accumulate(changes, initial=0))
+    held = list(accumulate(changes, initial=0))
+    # It falls below zero where something is released that an earlier trace has seen allocated.
+    return max(now - lowest for now, lowest in zip(held, accumulate(held, min), strict=True))
 
 
 def available_memory(device: torch.device = _CPU) -> int | None:

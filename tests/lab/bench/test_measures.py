@@ -36,6 +36,17 @@ def test_the_meter_does_not_count_what_stood_before():
     assert peak_memory(action) == 4 * KIB
 
 
+def test_nor_what_an_earlier_reading_has_seen():
+    kept = []
+    peak_memory(lambda: kept.append(torch.empty(100 * KIB)))
+
+    def action():
+        kept.clear()
+        return torch.empty(KIB)
+
+    assert peak_memory(action) == 4 * KIB
+
+
 def test_the_meter_counts_activations_and_gradients():
     parameter = torch.randn(KIB, requires_grad=True)
     size, depth = 4 * KIB, 5
