@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
         ("docs/exact.md", 6),
         ("docs/finite-width.md", 6),
         ("docs/running.md", 4),
-        ("docs/predicting.md", 4),
+        ("docs/predicting.md", 5),
         ("docs/report.md", 2),
         ("docs/experiments.md", 1),
         ("docs/baselines.md", 1),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from convdkm.errors import InvalidInputError
 
@@ -45,7 +45,8 @@ def one_per_layer(name: str, value: float | Sequence[float], count: int) -> tupl
 def wrong_kinds(values: Mapping[str, Any], kinds: Mapping[str, Any]) -> list[str]:
     """The names of values, read from JSON, that are not of their kind.
 
-    A kind is a type, or lists, dictionaries or a choice of such; a value that is not there passes.
+    A kind is a type, a literal, or lists, dictionaries or a choice of such; a value that is not
+    there passes.
     """
     return [name for name in kinds if name in values and not _is_a(values[name], kinds[name])]
 
@@ -57,6 +58,8 @@ def _is_a(value: object, kind: Any) -> bool:
         return isinstance(value, list) and all(_is_a(each, inside[0]) for each in value)
     if get_origin(kind) is dict:
         return isinstance(value, dict) and all(_is_a(each, inside[1]) for each in value.values())
+    if get_origin(kind) is Literal:
+        return value in inside
     if inside:
         return any(_is_a(value, each) for each in inside)
     return type(value) is kind or (kind is float and type(value) is int)

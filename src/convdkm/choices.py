@@ -15,6 +15,9 @@ Covariance = Literal["shared", "per-output"]
 WhiteningKind = Literal["zca", "zca-paper", "zca-published", "standardise", "scale", "none"]
 WhiteningChoice = Literal["auto", WhiteningKind, "auto-paper", "auto-published"]
 """``auto…`` is ``zca…`` where it fits, see :func:`convdkm.data.whitening.chosen_whitening`."""
+AugmentStage = Literal["before-whitening", "after-whitening"]
+ViewsName = Literal["one", "flip", "shifts", "crops"]
+"""What a machine sees of an image at prediction, see :class:`convdkm.views.Views`."""
 Top = Literal["gap", "linear", "gap+mix", "linear+mix"]
 LikelihoodName = Literal["categorical", "gaussian"]
 Expectation = Literal["nodes", "monte-carlo"]

@@ -13,14 +13,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from convdkm.choices import WhiteningChoice
+from convdkm.choices import AugmentStage, ViewsName, WhiteningChoice
 from convdkm.errors import InvalidInputError
 from convdkm.options import MachineOptions, Options, PositiveInt, Rates, nearest
 from convdkm.storage.text import name_text, writable
 from convdkm.storage.yaml_file import read_yaml
 
 Patches = Literal["whitened", "standardised", "raw"]
-AugmentStage = Literal["before-whitening", "after-whitening"]
 ScheduleName = Literal["steps", "one-cycle", "cosine", "constant"]
 Precision = Literal["float32", "float64"]
 
@@ -120,6 +119,11 @@ class Recipe(Options):
     )
     evaluate_every: Annotated[int, Field(ge=0)] = Field(
         1, description="epochs between evaluations on the test images; 0: only at the end"
+    )
+    views: ViewsName = Field(
+        "one",
+        description="of an image at prediction: the image; with its mirror image; with shifts by a"
+        " pixel; or crops, both; training's final figures are by these, those of an epoch by one",
     )
     evaluation_batch: PositiveInt = Field(500, description="images at a time in evaluation")
     checkpoint_minutes: Annotated[float, Field(ge=0)] = Field(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_positive
+from convdkm.choices import ViewsName
 from convdkm.errors import GramError, InvalidInputError, NotFiniteError, located
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.head import GPHead, HeadPlan, Marginals
@@ -29,6 +30,7 @@ from convdkm.runtime.compiled import compilable
 from convdkm.runtime.elementwise import compiled_engine
 from convdkm.runtime.maps import channels_last
 from convdkm.runtime.memory import available_memory
+from convdkm.views import Views
 
 if TYPE_CHECKING:
     from convdkm.predicting.predictor import Predictor
@@ -320,7 +322,12 @@ class DeepKernelMachine(nn.Module):
 
     @torch.no_grad()
     def predict(
-        self, inputs: Tensor, *, batch_size: int | None = None, joint: bool = False
+        self,
+        inputs: Tensor,
+        *,
+        batch_size: int | None = None,
+        joint: bool = False,
+        views: ViewsName | Views = "one",
     ) -> Prediction:
         """Predictive distribution, by the statistics of evaluation whatever the model's mode.
 
@@ -331,9 +338,14 @@ class DeepKernelMachine(nn.Module):
                 the prediction has :attr:`~convdkm.Prediction.covariance`, and
                 :meth:`~convdkm.Prediction.sample` draws functions. Time and memory grow with the
                 square of the number of inputs.
+            views: of every image, over which the top-layer functions are averaged: ``"one"`` (the
+                image), ``"flip"``, ``"shifts"`` or ``"crops"``; see :mod:`convdkm.views`.
         """
+        views = views if isinstance(views, Views) else Views(views)
+        if joint and views.count > 1:
+            raise InvalidInputError(f"joint predictions are by one view, got views={views.name!r}")
         with in_mode(self, training=False):
-            prediction = self._predict(self.plan(), inputs, batch_size)
+            prediction = self._predict(self.plan(), inputs, batch_size, views)
             if not joint:
                 return prediction
             return replace(prediction, covariance=self._covariance(inputs, prediction.variance))
@@ -398,14 +410,17 @@ class DeepKernelMachine(nn.Module):
             it, tt = self.input.data(inputs)
         return plan.marginals(it, tt, checkpointing=self.checkpointing)
 
-    def _predict(self, plan: ModelPlan, inputs: Tensor, batch_size: int | None) -> Prediction:
+    def _predict(
+        self, plan: ModelPlan, inputs: Tensor, batch_size: int | None, views: Views
+    ) -> Prediction:
         if batch_size is not None:
             check_positive(batch_size=batch_size)
         self.input.check(inputs)
-        parts = [
-            self.likelihood.predict(self._marginals(plan, self._cast(part)))
-            for part in inputs.split(batch_size or len(inputs))
-        ]
+        size = len(inputs) if batch_size is None else max(1, batch_size // views.count)
+        parts = []
+        for part in inputs.split(size):
+            seen = channels_last(views.inputs(self._cast(part)))
+            parts.append(self.likelihood.predict(views.averaged(self._marginals(plan, seen))))
         prediction = parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
         self.require_finite("the prediction", prediction.mean.sum() + prediction.variance.sum())
         return prediction

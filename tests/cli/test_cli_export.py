@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from cli_helpers import PHOTO, fail, succeed
+from PIL import Image
 
 import convdkm as dkm
 from convdkm.data.whitening import Standardise
@@ -109,3 +110,30 @@ def test_statistics_of_the_batch(arrays, tmp_path):
     actual = dkm.load_predictor(path).predict(images)
     expected = run.model.folded(deterministic=True).predict(run.whitening(images))
     torch.testing.assert_close(actual.log_probs, expected.log_probs, rtol=1e-4, atol=1e-5)
+
+
+def test_several_views(digits_run, exported, tmp_path):
+    path = tmp_path / "several.safetensors"
+    succeed("export", digits_run, path, "--views", "shifts")
+    assert dkm.load_predictor(path).views == "shifts"
+    images = torch.as_tensor(digits(4)).float()
+    expected = Run.open(digits_run).predict(images, views="shifts").log_probs
+    actual = dkm.load_predictor(path).predict(images).log_probs
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    Image.new("L", (8, 8), 90).save(tmp_path / "grey.png")
+    sources = ([path], [exported, "--views", "shifts"], [digits_run, "--views", "shifts"])
+    rows = [
+        json.loads(succeed("predict", source, tmp_path / "grey.png", "-f", "json", *more).out)[0]
+        for source, *more in (*sources, [path, "--views", "one"])
+    ]
+    assert [
+        row["probability"] == pytest.approx(rows[0]["probability"], abs=1e-4) for row in rows
+    ] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+    scored = json.loads(succeed("evaluate", digits_run, "--views", "shifts", "--json").out)
+    assert scored["views"] == 3
+    assert "one" in fail("evaluate", digits_run, "--views", "all")

@@ -52,6 +52,15 @@ Device = Annotated[
 CheckpointName = Annotated[
     str, option("NAME", "checkpoint to use: last, best or previous", "--checkpoint")
 ]
+ViewsOption = Annotated[
+    str | None,
+    option(
+        "NAME",
+        "views of every image: one, flip, shifts or crops (default: those of the run's settings, or"
+        " of the file)",
+        "--views",
+    ),
+]
 Quiet = Annotated[bool, switch("--quiet", "print only warnings and the result", "-q")]
 TableFormat = Annotated[
     str,

@@ -5,7 +5,15 @@ from __future__ import annotations
 from json import dumps
 from typing import Annotated
 
-from convdkm.cli.arguments import CheckpointName, DataDir, Device, RunFolder, option, switch
+from convdkm.cli.arguments import (
+    CheckpointName,
+    DataDir,
+    Device,
+    RunFolder,
+    ViewsOption,
+    option,
+    switch,
+)
 from convdkm.cli.output import console, metrics_table, warn
 from convdkm.data.registry import checked_dataset
 from convdkm.errors import InvalidInputError
@@ -25,6 +33,7 @@ def evaluate(
     checkpoint: CheckpointName = "last",
     *,
     train: Annotated[bool, switch("--train", "evaluate on the training images as well")] = False,
+    views: ViewsOption = None,
     device: Device = None,
     json: Annotated[bool, switch("--json", "print the results as JSON")] = False,
 ) -> None:
@@ -34,13 +43,15 @@ def evaluate(
     part of another data set, or on all of it if it has none; images that the run was trained on are
     left out.
     """
-    from convdkm.cli.inputs import open_run
+    from convdkm.cli.inputs import checked_views, open_run
     from convdkm.data.split_record import PARTS
     from convdkm.runtime.allocator import keep_freed_memory
     from convdkm.training.run import class_metrics
     from convdkm.training.sources import kept, to_score
+    from convdkm.views import Views
 
     opened = open_run(run, checkpoint, device)
+    seen = checked_views(views)
     if opened.model.device.type == "cpu":
         keep_freed_memory()
     config = opened.config if data_dir is None else opened.config.updated({"data_dir": data_dir})
@@ -60,8 +71,9 @@ def evaluate(
     for name, part in parts.items():
         if not len(part):
             raise InvalidInputError(f"none of the {PARTS[name]} images of {run} is in {place}")
-        metrics |= class_metrics(name, opened.evaluate(part.images, part.labels))
+        metrics |= class_metrics(name, opened.evaluate(part.images, part.labels, views=seen))
         metrics[f"{name}_images"] = len(part)
+    metrics["views"] = Views(seen or config.training.views).count
     if json:
         print(dumps(metrics, indent=2))
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from convdkm.cli.arguments import CheckpointName, RunFolder, argument, switch
+from convdkm.cli.arguments import CheckpointName, RunFolder, ViewsOption, argument, switch
 from convdkm.cli.output import say
 from convdkm.errors import InvalidInputError
 
@@ -23,6 +23,7 @@ def export(
             " samples",
         ),
     ] = False,
+    views: ViewsOption = None,
     force: Annotated[bool, switch("--force", "replace an existing file")] = False,
 ) -> None:
     """Export the machine of a run to one file.
@@ -30,9 +31,9 @@ def export(
     The ending of FILE is the format: .onnx for other programs, .pt2 for PyTorch without convdkm,
     .safetensors for convdkm predict and convdkm.load_predictor. The exported machine takes images
     with values from 0 to 1, in batches of any size, and returns the mean and the variance of the
-    latent functions and the log-probabilities of the classes.
+    latent functions and the log-probabilities of the classes. Several views are part of the file.
     """
-    from convdkm.cli.inputs import open_run
+    from convdkm.cli.inputs import checked_views, open_run
     from convdkm.predicting.describing import CannotExportError
     from convdkm.predicting.exporting import require_onnx, write_onnx, write_program
     from convdkm.predicting.saving import save_predictor
@@ -47,7 +48,9 @@ def export(
         raise InvalidInputError(f"{file} {end}")
     if write is write_onnx:
         require_onnx()
-    predictor = open_run(run, checkpoint, "cpu").predictor(deterministic=deterministic)
+    predictor = open_run(run, checkpoint, "cpu").predictor(
+        deterministic=deterministic, views=checked_views(views)
+    )
     try:
         write(predictor, file)
     except CannotExportError as error:

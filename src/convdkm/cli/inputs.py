@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convdkm.checks import check_choice
+from convdkm.choices import ViewsName
 from convdkm.cli.output import warn
 from convdkm.config import RunConfig
 from convdkm.data.registry import checked_dataset
@@ -52,6 +53,13 @@ def given_options(texts: Iterable[str]) -> dict[str, str]:
             raise InvalidInputError(f"--set {name} is given twice")
         given[name] = value
     return given
+
+
+def checked_views(name: str | None) -> ViewsName | None:
+    """The views of ``--views``."""
+    if name is not None:
+        check_choice("--views", name, ViewsName)
+    return name  # type: ignore[return-value]
 
 
 def open_run(folder: Path, checkpoint: str, device: str | None) -> Run:

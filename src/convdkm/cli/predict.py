@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from convdkm import __version__
 from convdkm.checks import check_choice
-from convdkm.cli.arguments import CheckpointName, Device, argument, option, switch
+from convdkm.cli.arguments import CheckpointName, Device, ViewsOption, argument, option, switch
 from convdkm.cli.output import MISSING, console, plain_table, say, warn
 from convdkm.errors import InvalidInputError
 from convdkm.storage.prediction_file import COLUMNS, CsvForm, Form, JsonForm, PartialFile, Row
@@ -55,6 +55,7 @@ def predict(
         bool, switch("--resize", "resize images to the size that the machine takes")
     ] = False,
     skip_bad: Annotated[bool, switch("--skip-bad", "skip images that cannot be read")] = False,
+    views: ViewsOption = None,
     checkpoint: CheckpointName = "last",
     device: Device = None,
 ) -> None:
@@ -72,7 +73,7 @@ def predict(
     ending = "" if output is None else output.suffix.lower().removeprefix(".")
     name = format or (ending if ending in ("csv", "json") else "table")
     check_choice("--format", name, FormName)
-    machine = _machine(run, checkpoint, device)
+    machine = _machine(run, checkpoint, device, views)
     files = picture_files(images)
     forms: dict[str, type[Form]] = {"table": TableForm, "csv": CsvForm, "json": JsonForm}
     form = forms[name](machine.class_names, files)
@@ -174,16 +175,18 @@ class Machine(NamedTuple):
     digest: str
 
 
-def _machine(path: Path, checkpoint: str, device: str | None) -> Machine:
+def _machine(path: Path, checkpoint: str, device: str | None, views: str | None) -> Machine:
     """The machine of a run, or of a file that ``convdkm export`` wrote."""
-    from convdkm.cli.inputs import open_run
+    from convdkm.cli.inputs import checked_views, open_run
     from convdkm.predicting import load_predictor
     from convdkm.training.run import as_images
     from convdkm.training.world import find_device
 
     predict: Callable[[Any], Any]
+    seen = checked_views(views)
     if path.is_file():
         predictor = load_predictor(path)
+        predictor = predictor.with_views(seen or predictor.views)
         if device is not None:
             predictor.to(find_device(device))
 
@@ -195,10 +198,10 @@ def _machine(path: Path, checkpoint: str, device: str | None) -> Machine:
         description = f"{predictor.description()}{predictor.device}"
     else:
         run = open_run(path, checkpoint, device)
-        predict, names, shape = run.snapshot(), run.class_names, run.image_shape
+        predict, names, shape = run.snapshot(seen), run.class_names, run.image_shape
         at_once = run.config.training.evaluation_batch
         tensors = {**run.model.state_dict(), **run.whitening.state_dict(prefix="whitening.")}
-        description = f"{run.config.to_yaml()}{run.class_names}{run.model.device}"
+        description = f"{run.config.to_yaml()}{run.class_names}{run.model.device}{seen}"
     match shape:
         case (int(channels), int(height), int(width)) if names:
             sizes = channels, height, width

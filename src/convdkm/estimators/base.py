@@ -23,6 +23,7 @@ from convdkm.ops import window
 from convdkm.prediction import ClassPrediction, Prediction
 from convdkm.training.batches import Batches
 from convdkm.training.loop import Trainer
+from convdkm.views import Views
 
 PREDICTED_AT_ONCE = 1000
 FORMAT = "_parameters_version"
@@ -91,7 +92,11 @@ class MachineEstimator(BaseEstimator):
         inputs = self._inputs(X)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # for machines that predict by samples
-            return self.model_.predict(inputs, batch_size=PREDICTED_AT_ONCE)
+            return self.model_.predict(inputs, batch_size=PREDICTED_AT_ONCE, views=self._views())
+
+    def _views(self) -> Views:
+        """What the machine sees of the samples."""
+        return Views()
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = {**super().__getstate__(), FORMAT: 2}
@@ -101,11 +106,10 @@ class MachineEstimator(BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
-        if state.pop(FORMAT, 1) == 1:
-            parameters = inspect.signature(type(self)).parameters
-            state = {name: each.default for name, each in parameters.items()} | state
-            if isinstance(state["kernel"], str):
-                state["kernel"] = RENAMED.get(state["kernel"], state["kernel"])
+        parameters = inspect.signature(type(self)).parameters  # more of them than it may have
+        state = {name: each.default for name, each in parameters.items()} | state
+        if state.pop(FORMAT, 1) == 1 and isinstance(state["kernel"], str):
+            state["kernel"] = RENAMED.get(state["kernel"], state["kernel"])
         super().__setstate__(state)
 
 

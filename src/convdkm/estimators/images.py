@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from numbers import Integral
 from typing import Any
 
@@ -31,6 +32,7 @@ from convdkm.training.batches import Batches
 from convdkm.training.build import built, fitted_whitening, initialise, settled, tune
 from convdkm.training.sinks import Level
 from convdkm.training.world import find_device
+from convdkm.views import Views
 
 LEAST_STEPS = 400
 """Where the preset's epochs make fewer steps of few images, there are more epochs."""
@@ -63,6 +65,8 @@ class ConvDKMClassifier(MachineClassifier):
             decorrelate the pixels as well, ``"auto"`` is ZCA where it fits, ``"none"``.
         crop: training images are moved at random by up to so many pixels.
         flip: training images are mirrored left and right at random.
+        views: of every image at prediction: ``"one"``, ``"flip"`` (with its mirror image),
+            ``"shifts"`` or ``"crops"``; see :mod:`convdkm.views`.
         epochs: passes over the images; by default the preset's, or as many as make 400 steps.
         batch_size: images a step.
         learning_rate: Adam's, at its peak.
@@ -82,6 +86,7 @@ class ConvDKMClassifier(MachineClassifier):
         image_shape_: ``(C, H, W)`` of the images, ``(1, length)`` of signals.
         model_: the machine, a :class:`convdkm.DeepKernelMachine`, which takes whitened images.
         whitening_: the fitted whitening.
+        views_: of every image at prediction.
         epochs_: passes over the images that it was trained for.
     """
 
@@ -106,6 +111,7 @@ class ConvDKMClassifier(MachineClassifier):
         whitening: str | None = None,
         crop: int | None = None,
         flip: bool | None = None,
+        views: str | None = None,
         epochs: int | None = None,
         batch_size: int | None = None,
         learning_rate: float | None = None,
@@ -140,6 +146,7 @@ class ConvDKMClassifier(MachineClassifier):
         labels, images = self._encoded(y), self._as_images(rows)
         recipe = settled(config.training, images, labels, _warn)
         device = find_device(recipe.device)
+        self.views_ = Views(recipe.views, stage=recipe.augment)
         self.whitening_ = fitted_whitening(recipe, images, _warn).to(device)
         first = distinct(rows)
         options = _within(config.model, min(len(first), recipe.inducing_images), space)
@@ -164,9 +171,11 @@ class ConvDKMClassifier(MachineClassifier):
             if name in options and value is not None and not isinstance(value, Kernel)
         }
         if len(space) == 1:
-            if self.crop or self.flip:
-                raise InvalidInputError("crop and flip are for images; these rows are signals")
-            given |= {"crop": 0, "flip": False}
+            if self.crop or self.flip or self.views not in (None, "one"):
+                raise InvalidInputError(
+                    "crop, flip and views are for images; these rows are signals"
+                )
+            given |= {"crop": 0, "flip": False, "views": "one"}
         seed = self.random_state
         given["seed"] = seed if isinstance(seed, Integral) else self._drawn_seed()
         given = {**(self.options or {}), **given}
@@ -187,8 +196,11 @@ class ConvDKMClassifier(MachineClassifier):
     def _inputs(self, X: Any) -> Tensor:
         rows, _ = self._rows(X, self.image_shape_)
         rows = self._validated(rows, dtype=self._dtype, reset=False)
-        whitened: Tensor = self.whitening_(self._as_images(rows).to(self.model_.device))
-        return whitened
+        return self._as_images(rows)
+
+    def _views(self) -> Views:
+        views = getattr(self, "views_", Views())  # which earlier versions had not
+        return replace(views, whitening=self.whitening_)
 
     def _as_images(self, rows: NDArray[Any]) -> Tensor:
         return torch.tensor(rows.reshape(-1, *self.image_shape_))

@@ -95,6 +95,7 @@ def _about(predictor: Predictor) -> dict[str, str]:
     """What a user of the file wants to know of it, as JSON texts."""
     return {
         "class_names": json.dumps(list(predictor.class_names)),
+        "views": json.dumps(predictor.views),
         "outputs": json.dumps(list(predictor.output_names)),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_positive
+from convdkm.choices import AugmentStage, ViewsName
 from convdkm.errors import NotFiniteError, located
 from convdkm.head import Marginals
 from convdkm.layers.samples import SampleShape, cast_samples, check_samples
@@ -23,6 +25,7 @@ from convdkm.predicting.describing import CannotExportError, described
 from convdkm.prediction import Prediction
 from convdkm.runtime.compiled import compilable, reason_of
 from convdkm.runtime.maps import channels_last, without_autocast
+from convdkm.views import Views
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -50,6 +53,8 @@ class Predictor(Operation):
         outcome: the likelihood.
         sample_shape: shape of an image or vector; None for an axis of any length.
         class_names: one for each class; empty if they are not known.
+        views: of every image, see :mod:`convdkm.views`; part of all files that it is written to.
+        stage: whether views are made before or after what is done to images first.
     """
 
     before: nn.Module | None
@@ -59,6 +64,8 @@ class Predictor(Operation):
     outcome: Any
     sample_shape: SampleShape
     class_names: tuple[str, ...]
+    views: ViewsName = "one"
+    stage: AugmentStage = "after-whitening"
     unsaved: ClassVar[tuple[str, ...]] = ("_compiled", "_program", "_form", "_obstacles")
     _compiled = False
     _program: Program | None = None
@@ -121,19 +128,25 @@ class Predictor(Operation):
         return tuple(torch.cat(tensors) for tensors in zip(*parts, strict=True))
 
     @torch.no_grad()
-    def predict(self, inputs: Tensor, *, batch_size: int | None = None) -> Prediction:
+    def predict(
+        self, inputs: Tensor, *, batch_size: int | None = None, views: ViewsName | None = None
+    ) -> Prediction:
         """Predictive distribution; as :meth:`convdkm.DeepKernelMachine.predict`.
 
         Args:
             inputs: images or vectors.
             batch_size: how many to work on at a time, to bound memory; all by default.
+            views: of every image; its own by default.
         """
+        if views is not None and views != self.views:
+            return self.with_views(views).predict(inputs, batch_size=batch_size)
         if batch_size is not None:
             check_positive(batch_size=batch_size)
         check_samples(inputs, self.sample_shape)
+        size = len(inputs) if batch_size is None else self._images_of(batch_size)
         parts = [
             self._prediction(self(cast_samples(part, self.device, self.dtype)))
-            for part in inputs.split(batch_size or len(inputs))
+            for part in inputs.split(size)
         ]
         prediction = parts[0] if len(parts) == 1 else type(parts[0]).join(parts)
         if not bool(torch.isfinite(prediction.mean.sum() + prediction.variance.sum())):
@@ -144,6 +157,17 @@ class Predictor(Operation):
         kind, names = self._form
         values: dict[str, Any] = dict.fromkeys(field.name for field in fields(kind))
         return kind(**values | dict(zip(names, tensors, strict=True)))
+
+    def with_views(self, views: ViewsName, stage: AugmentStage | None = None) -> Predictor:
+        """The same predictor, of the same tensors, by other views of every image.
+
+        Args:
+            views: see :mod:`convdkm.views`.
+            stage: make them before or after what is done to images first; as it is by default.
+        """
+        other = copy.copy(self)
+        other.views, other.stage = Views(views).name, stage or self.stage
+        return other
 
     def use_compiled(self, compiled: bool = True) -> Predictor:
         """Let ``torch.compile`` make one program of it, or not; returns itself.
@@ -205,8 +229,8 @@ class Predictor(Operation):
 
     def steps(self, images: Tensor) -> tuple[Tensor, ...]:
         """The forward pass of all images at once, step by step."""
-        if self.before is not None:
-            images = self.before(images)
+        views = Views(self.views, self.before, self.stage)
+        images = views.inputs(images)
         if not torch.compiler.is_compiling():
             images = channels_last(images)
         with located("input"):
@@ -214,7 +238,7 @@ class Predictor(Operation):
         with located("body"):
             it, tt = self.body.data(it, tt)
         with located("head"):
-            marginals = self.head.marginals(it, tt)
+            marginals = views.averaged(self.head.marginals(it, tt))
         return tuple(_tensors(self.outcome.predict(marginals)).values())
 
     def _runner(self, images: Tensor) -> Callable[[Tensor], tuple[Tensor, ...]]:
@@ -238,7 +262,11 @@ class Predictor(Operation):
         weight = getattr(self.start, "weight", None)
         if self._obstacles or weight is None or images.device.type != "cpu":
             return len(images)
-        return max(1, PIECE // (len(weight) * math.prod(images.shape[2:])))
+        return self._images_of(PIECE // (len(weight) * math.prod(images.shape[2:])))
+
+    def _images_of(self, views: int) -> int:
+        """How many images have so many views."""
+        return max(1, views // Views(self.views).count)
 
 
 class Program:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from convdkm.checks import wrong_kinds
+from convdkm.choices import AugmentStage, ViewsName
 from convdkm.errors import ConvDKMError
 from convdkm.predicting.describing import rebuilt
 from convdkm.predicting.predictor import Predictor
@@ -17,7 +18,7 @@ class PredictorFileError(ConvDKMError, RuntimeError):
 
 FILES = TensorFormat(
     "convdkm-predictor",
-    2,
+    3,
     PredictorFileError,
     "predictors are written by model.folded().save(path), or `convdkm export RUN FILE`",
 )
@@ -25,6 +26,8 @@ FILES = TensorFormat(
 
 ABOUT = {"sample_shape": list[int | None], "class_names": list[str]}
 """What a predictor says of itself."""
+SEEN = {"views": ViewsName, "stage": AugmentStage}
+"""What it says where it sees several views of an image."""
 
 
 def save_predictor(predictor: Predictor, path: Path) -> None:
@@ -53,7 +56,7 @@ def load_predictor(path: str | Path) -> Predictor:
         kind = description["predictor"]["kind"]
         raise PredictorFileError(f"{path} describes a {kind}, no predictor")
     about = description["predictor"]["settings"]
-    wrong = sorted(ABOUT.keys() - about.keys()) + wrong_kinds(about, ABOUT)
+    wrong = sorted(ABOUT.keys() - about.keys()) + wrong_kinds(about, ABOUT | SEEN)
     if wrong:
         raise PredictorFileError(f"{path} describes no predictor: its {wrong[0]} is wrong")
     return predictor.eval()

@@ -13,7 +13,8 @@ from convdkm.data.augment import random_crop_flip
 from convdkm.training.world import World
 
 if TYPE_CHECKING:
-    from convdkm.config import AugmentStage, Recipe
+    from convdkm.choices import AugmentStage
+    from convdkm.config import Recipe
     from convdkm.data.whitening import Whitening
 
 INSTRUMENT_IMAGES = 128

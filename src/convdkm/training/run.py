@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from convdkm.architectures import build_model
+from convdkm.choices import ViewsName
 from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.data.whitening import Whitening
@@ -126,7 +127,12 @@ class Run:
         return self
 
     def predict(
-        self, images: Any, *, batch_size: int | None = None, watch: Watch | None = None
+        self,
+        images: Any,
+        *,
+        batch_size: int | None = None,
+        views: ViewsName | None = None,
+        watch: Watch | None = None,
     ) -> ClassPrediction:
         """Predictive distribution of images as they were loaded: not whitened.
 
@@ -134,13 +140,14 @@ class Run:
             images: tensor or array ``(N, channels, height, width)``: bytes, or real numbers on the
                 scale of the training images (0 to 1 for files).
             batch_size: how many to work on at a time; as in the evaluation of the run by default.
+            views: of every image (:mod:`convdkm.views`); those of its recipe by default.
             watch: told after each time how many are done, and of how many; what it raises stops.
         """
-        return self.snapshot()(images, batch_size, watch)
+        return self.snapshot(views)(images, batch_size, watch)
 
-    def snapshot(self) -> Callable[..., ClassPrediction]:
+    def snapshot(self, views: ViewsName | None = None) -> Callable[..., ClassPrediction]:
         """:meth:`predict` of the machine as it is now, folded once for many calls."""
-        return partial(self._predicted, self.model.folded())
+        return partial(self._predicted, self._folded(self.whitening, views))
 
     def _predicted(
         self,
@@ -161,8 +168,7 @@ class Run:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(self.config.training.seed, 5))
             for part in tensor.split(size):
-                inputs = self.whitening(part.to(self.model.device))
-                parts.append(predictor.predict(inputs))
+                parts.append(predictor.predict(part, batch_size=size))
                 if watch is not None:
                     watch(sum(len(each.mean) for each in parts), len(tensor))
         joined = type(parts[0]).join(parts)
@@ -170,21 +176,39 @@ class Run:
             raise InvalidInputError("this machine does not predict classes")
         return joined
 
-    def predictor(self, *, deterministic: bool = False) -> Predictor:
+    def predictor(
+        self, *, deterministic: bool = False, views: ViewsName | None = None
+    ) -> Predictor:
         """The machine folded for prediction, with its whitening: takes images as they were loaded.
 
-        See :meth:`convdkm.DeepKernelMachine.folded` for ``deterministic``.
+        See :meth:`convdkm.DeepKernelMachine.folded` for ``deterministic``, and :meth:`predict` for
+        ``views``.
         """
-        predictor = self.model.folded(deterministic=deterministic)
         before = folded_whitening(self.whitening)
-        predictor.before = None if before is None else before.to(predictor.device, predictor.dtype)
-        predictor.sample_shape, predictor.class_names = self.image_shape, self.class_names
-        return predictor
+        if before is not None:
+            before = before.to(self.model.device, self.model.dtype)
+        return self._folded(before, views, deterministic=deterministic)
 
-    def evaluate(self, images: Any, labels: Any, *, watch: Watch | None = None) -> dict[str, float]:
+    def _folded(
+        self, before: nn.Module | None, views: ViewsName | None, *, deterministic: bool = False
+    ) -> Predictor:
+        recipe = self.config.training
+        predictor = self.model.folded(deterministic=deterministic)
+        predictor.before = before
+        predictor.sample_shape, predictor.class_names = self.image_shape, self.class_names
+        return predictor.with_views(views or recipe.views, recipe.augment)
+
+    def evaluate(
+        self,
+        images: Any,
+        labels: Any,
+        *,
+        views: ViewsName | None = None,
+        watch: Watch | None = None,
+    ) -> dict[str, float]:
         """Accuracy, log-likelihood, Brier score, calibration error and more, on labelled images."""
         targets = torch.as_tensor(labels).to(self.model.device)
-        return prediction_metrics(self.predict(images, watch=watch), targets)
+        return prediction_metrics(self.predict(images, views=views, watch=watch), targets)
 
     def evaluate_all(self, data: Dataset) -> dict[str, float]:
         """The figures of the training images and of the test images, with their prefixes."""

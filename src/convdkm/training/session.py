@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from convdkm.choices import ViewsName
 from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.errors import InvalidInputError
@@ -33,6 +34,7 @@ from convdkm.training.run import Run, class_metrics, parts_of
 from convdkm.training.sinks import CsvSink, Level, LogSink, Sink, Sinks, tensorboard_of
 from convdkm.training.sources import drawn, kept
 from convdkm.training.world import ProcessLostError, World, find_device
+from convdkm.views import Views
 
 Stop = Callable[[], bool]
 NAMES = {"train": "training", "test": "test", "validation": "validation"}
@@ -190,7 +192,7 @@ class Session:
         """Figures of all but the training images."""
         parts = self._parts()
         return self._figures(
-            {part: parts[part] for part in ("validation", "test") if part in parts}
+            {part: parts[part] for part in ("validation", "test") if part in parts}, views="one"
         )
 
     def _final_figures(self, **training: float) -> dict[str, float]:
@@ -203,6 +205,7 @@ class Session:
             **self._figures(parts),
             **training,
             **{f"{part}_images": counts.get(part, 0) for part in ("train", "test")},
+            "views": Views(self.result.config.training.views).count,
             "parameters": sum(p.numel() for p in self.result.model.parameters()),
         }
 
@@ -210,7 +213,9 @@ class Session:
         held_out = {} if self.held_out is None else {"validation": self.held_out}
         return parts_of(self.dataset) | held_out
 
-    def _figures(self, parts: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, float]:
+    def _figures(
+        self, parts: Mapping[str, tuple[Tensor, Tensor]], views: ViewsName | None = None
+    ) -> dict[str, float]:
         """Figures of parts; training images are cropped and flipped if the recipe says so."""
         values: dict[str, float] = {}
         recipe = self.result.config.training
@@ -218,7 +223,8 @@ class Session:
             scored = augmented(recipe, images) if part == "train" else images
             watch = partial(self._watch, f"scoring {NAMES[part]} images")
             watch(0, len(images))
-            values |= class_metrics(part, self.result.evaluate(scored, labels, watch=watch))
+            found = self.result.evaluate(scored, labels, views=views, watch=watch)
+            values |= class_metrics(part, found)
         return values
 
     def _watch(self, what: str, done: int, total: int) -> None:
