@@ -22,8 +22,11 @@ from convdkm.storage.yaml_file import read_yaml
 Patches = Literal["whitened", "standardised", "raw"]
 ScheduleName = Literal["steps", "one-cycle", "cosine", "constant"]
 Precision = Literal["float32", "float64"]
+OptimiserName = Literal["adam", "muon"]
+WidthTransfer = Literal["none", "root", "linear"]
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Factor = Annotated[float, Field(ge=0)]
 
 
 class DataConfig(Options):
@@ -104,6 +107,21 @@ class Recipe(Options):
     )
     learning_rate: Annotated[float, Field(gt=0)] = Field(0.01, description="Adam's, at its peak")
     betas: Rates = Field((0.8, 0.9), description="Adam's averaging weights")
+    mixing_rate: Factor = Field(1.0, description="of mixing weights, times the learning rate")
+    gram_rate: Factor = Field(1.0, description="of Gram factors, times the learning rate")
+    head_rate: Factor = Field(1.0, description="of the top layer, times the learning rate")
+    input_rate: Factor = Field(1.0, description="of inducing inputs, times the learning rate")
+    width_transfer: WidthTransfer = Field(
+        "none",
+        description="Adam's rate of mixing weights of P incoming inducing points: times (16/P)^½"
+        " (root) or 16/P (linear)",
+    )
+    optimiser: OptimiserName = Field(
+        "adam", description="of mixing weights: Adam, or Muon, with Adam for the rest"
+    )
+    muon_rate: Annotated[float, Field(gt=0)] = Field(
+        0.02, description="Muon's, at its peak: the angle by which a step turns the weights"
+    )
     schedule: ScheduleName = Field("steps", description="of the learning rate")
     milestones: Rates = Field(
         (0.4, 0.8), description="schedule 'steps': shares of training after which the rate drops"

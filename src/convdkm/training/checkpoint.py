@@ -240,11 +240,13 @@ def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[st
             f"the checkpoint's optimiser holds {len(state)} parameters, the model has"
             f" {len(parameters)}"
         )
-    expected = next(iter(state.values()), {}).keys()
+    by_muon = [group.get("muon", False) for group in groups for _ in group["params"]]
     for place, entries in state.items():
+        expected = {"step", "exp_avg"} if by_muon[place] else {"step", "exp_avg", "exp_avg_sq"}
         shapes = {value.shape for value in entries.values() if value.ndim}
         if entries.keys() != expected or not shapes <= {parameters[place].shape}:
             raise CheckpointError(
-                f"the checkpoint's optimiser does not fit parameter {place} of the model"
+                f"the checkpoint's optimiser does not fit parameter {place} of the model, or is"
+                " another one"
             )
     optimiser.load_state_dict({"state": state, "param_groups": groups})

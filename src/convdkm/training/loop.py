@@ -1,4 +1,4 @@
-"""The training loop: Adam on the objective, with evaluation, checkpoints and recovery.
+"""The training loop: steps on the objective, with evaluation, checkpoints and recovery.
 
 Plain PyTorch, for one process or for those that ``torchrun`` starts: each takes its share of every
 batch, together they make the step that one process would make, and the first writes the files.
@@ -28,6 +28,7 @@ from convdkm.training.checkpoint import (
     load_optimiser_tensors,
     optimiser_tensors,
 )
+from convdkm.training.optimiser import Optimiser
 from convdkm.training.passes import Figures, Passes
 from convdkm.training.schedule import learning_rate
 from convdkm.training.sinks import (
@@ -85,10 +86,7 @@ class Trainer:
         self.sinks, self.store, self.describe = Sinks(sinks), store, describe
         self.evaluate, self.score, self.stop = evaluate, score, stop
         self.world = batches.world
-        first, second = config.betas
-        self.optimiser = torch.optim.Adam(
-            model.parameters(), lr=config.learning_rate, betas=(first, second), fused=True
-        )
+        self.optimiser = Optimiser(model, config)
         self.progress = Progress()
         self._snapshot = Snapshot(model, self.optimiser)
         self._terminated: Callable[[], bool] = bool
@@ -189,7 +187,7 @@ class Trainer:
     # -- one step ------------------------------------------------------------------------------
 
     def step(self, inputs: Tensor, targets: Tensor) -> tuple[Figures, float]:
-        """One step of Adam; raises before parameters are changed if a value is not finite."""
+        """One step; raises before parameters are changed if a value is not finite."""
         progress = self.progress
         statistics: list[Tensor] = []
         if self.world.size > 1:  # where another process may be lost
@@ -209,8 +207,7 @@ class Trainer:
         # The state of this moment gave a finite objective: it is what a failure goes back to.
         self._snapshot.take()
         rate = learning_rate(self.config, progress.step, self.total_steps) * progress.caution
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
+        self.optimiser.set_rate(rate)
         self.optimiser.step()
         progress.caution = min(1.0, progress.caution * 1.05)
         return figures, rate

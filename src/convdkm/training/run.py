@@ -30,6 +30,7 @@ from convdkm.training.build import dtype_of, unfitted_whitening
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which, load_optimiser_tensors
 from convdkm.training.folder import CHECKPOINTS, METRICS, read_config, same_machine
 from convdkm.training.metrics import prediction_metrics
+from convdkm.training.optimiser import Optimiser
 from convdkm.training.world import find_device
 
 Watch = Callable[[int, int], None]
@@ -253,7 +254,7 @@ def require_fit(
         return checkpoint  # a machine that the settings do not describe
     run = Run.of_checkpoint(config, checkpoint, model)
     with checkpoint.fitting():
-        optimiser = torch.optim.Adam(run.model.parameters())
+        optimiser = Optimiser(run.model, config.training)
         load_optimiser_tensors(optimiser, checkpoint.part("optimiser"))
     return checkpoint
 

@@ -1,0 +1,144 @@
+r"""The optimiser that a recipe asks for: Adam, with rates by kind of parameter, and Muon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import groupby
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from convdkm.config import Recipe
+from convdkm.head import GPHead
+from convdkm.layers.conv import Mixing
+from convdkm.layers.gram_layer import GramLayer
+from convdkm.layers.input import Input
+from convdkm.layers.pool import Flatten
+
+Kind = Literal["mixing", "gram", "head", "input", "rest"]
+BASE_WIDTH = 16
+"""Inducing points at which width transfer leaves the rate as it is."""
+MOMENTUM = 0.95
+"""Of Muon."""
+COEFFICIENTS, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
+"""Of the Newton–Schulz iteration; they take singular values from 0.01 to 1 close to 1 soonest."""
+_KINDS: tuple[tuple[Any, tuple[str, ...], Kind], ...] = (
+    ((Mixing, Flatten), ("weight",), "mixing"),
+    (GramLayer, ("factor",), "gram"),
+    (GPHead, ("mean", "factor"), "head"),
+    (Input, ("inducing",), "input"),
+)
+
+
+def kinds(model: nn.Module) -> dict[nn.Parameter, Kind]:
+    """What each parameter is, in the order of ``model.parameters()``.
+
+    ``"mixing"`` are the mixing weights C, ``"gram"`` the factors of learned Gram matrices,
+    ``"head"`` the mean and the factor of the covariance of the top layer, ``"input"`` the inducing
+    inputs, and ``"rest"`` scales, hyperparameters of kernels and noise.
+    """
+    found: dict[nn.Parameter, Kind] = dict.fromkeys(model.parameters(), "rest")
+    for module in model.modules():
+        for types, names, kind in _KINDS:
+            if isinstance(module, types):
+                own = dict(module.named_parameters(recurse=False))
+                found |= {own[name]: kind for name in names if name in own}
+    return found
+
+
+class Optimiser(torch.optim.Adam):
+    r"""Adam on a machine, with a rate for each kind of parameter, or Muon for its mixing weights.
+
+    Adam's rate is :math:`\eta_t` of the schedule times the recipe's factor for the kind of the
+    parameter. For mixing weights :math:`C\in\mathbb R^{P'\times P\times D}` it is also multiplied
+    by :math:`\sqrt{16/P}` or :math:`16/P` where ``width_transfer`` is ``root`` or ``linear``: a
+    step of Adam moves every entry of C by about :math:`\eta`, and so a row of P entries by
+    :math:`\sqrt P\,\eta` (or by :math:`P\,\eta` along a direction that the entries agree on), while
+    rows have the same length at any width.
+
+    Muon takes C as a matrix of shape :math:`P'\times PD`, with the gradient g and :math:`\mu=0.95`:
+
+    .. math::
+        M &\leftarrow \mu M + (1-\mu)\,g, \qquad N = \mu M + (1-\mu)\,g, \\
+        O &= (NN^T)^{-1/2}N, \\
+        C &\leftarrow |C|\;\frac{\hat C - \eta\,\hat O}{|\hat C - \eta\,\hat O|},
+        \qquad \hat C = C/|C|,\ \hat O = O/|O|,
+
+    where :math:`|\cdot|` is the Frobenius norm: C turns by about η in a direction whose singular
+    values are equal, and keeps its norm. So the rate is relative and does not depend on width or
+    parameterisation. O comes from five Newton–Schulz iterations in float32.
+
+    Parameters are in the order of ``model.parameters()``, in groups of neighbours that are treated
+    alike: a state that was saved fits whatever the rates are now.
+    """
+
+    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
+        first, second = recipe.betas
+        treated = [(p, _treatment(recipe, kind, p)) for p, kind in kinds(model).items()]
+        groups = [
+            {"params": [p for p, _ in some], "factor": factor, "muon": muon}
+            for (factor, muon), some in groupby(treated, key=lambda each: each[1])
+        ]
+        super().__init__(groups, lr=recipe.learning_rate, betas=(first, second), fused=True)
+
+    def set_rate(self, rate: float) -> None:
+        """Set the rates of the next step, given the schedule's."""
+        for group in self.param_groups:
+            group["lr"] = rate * group["factor"]
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take a step by the gradients that the parameters have."""
+        groups = self.param_groups
+        try:
+            self.param_groups = [group for group in groups if not group["muon"]]
+            loss = super().step(closure)
+        finally:
+            self.param_groups = groups
+        for group in groups:
+            for parameter in group["params"] if group["muon"] else ():
+                if parameter.grad is not None:
+                    self._turn(parameter, group["lr"])
+        return loss
+
+    def _turn(self, parameter: Tensor, rate: float) -> None:
+        """A step of Muon."""
+        state, gradient = self.state[parameter], parameter.grad
+        assert gradient is not None
+        if not state:
+            state["step"] = torch.zeros((), device=parameter.device)
+            state["exp_avg"] = torch.zeros_like(parameter)
+        state["step"] += 1
+        average = state["exp_avg"].lerp_(gradient, 1 - MOMENTUM)
+        update = orthogonalised(gradient.lerp(average, MOMENTUM).flatten(1)).to(parameter.dtype)
+        norm = parameter.norm()
+        parameter.sub_(update.view_as(parameter) * (rate * norm / update.norm().clamp(min=1e-7)))
+        parameter.mul_(norm / parameter.norm().clamp(min=torch.finfo(parameter.dtype).tiny))
+
+
+def _treatment(recipe: Recipe, kind: Kind, parameter: Tensor) -> tuple[float, bool]:
+    """What the schedule's rate is multiplied by, and whether Muon takes the step."""
+    if kind == "mixing":
+        if recipe.optimiser == "muon":
+            return recipe.muon_rate / recipe.learning_rate, True
+        power = {"none": 0.0, "root": 0.5, "linear": 1.0}[recipe.width_transfer]
+        return recipe.mixing_rate * (BASE_WIDTH / parameter.shape[1]) ** power, False
+    factors = {"gram": recipe.gram_rate, "head": recipe.head_rate, "input": recipe.input_rate}
+    return factors.get(kind, 1.0), False
+
+
+def orthogonalised(matrix: Tensor) -> Tensor:
+    r"""Nearly :math:`(NN^T)^{-1/2}N`, the nearest matrix whose singular values are all one.
+
+    By the quintic Newton–Schulz iteration :math:`X \leftarrow aX + (bA + cA^2)X` with
+    :math:`A = XX^T`, from :math:`X = N/|N|`, in float32. PyTorch has the same inside of
+    ``torch.optim.Muon``, under a private name, in bfloat16 and for parameters that are matrices.
+    """
+    a, b, c = COEFFICIENTS
+    wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    x = (wide / wide.norm().clamp(min=torch.finfo(wide.dtype).tiny)).float()
+    for _ in range(ITERATIONS):
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x if wide is matrix else x.T

@@ -1,0 +1,154 @@
+"""Rates by kind of parameter, width transfer and Muon."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+import convdkm as dkm
+from convdkm.config import Recipe
+from convdkm.training.batches import Batches
+from convdkm.training.checkpoint import CheckpointError, CheckpointStore
+from convdkm.training.loop import Trainer
+from convdkm.training.optimiser import kinds, orthogonalised
+
+IMAGES = torch.randn(24, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(24) % 3
+
+
+def a_machine(**options):
+    return dkm.resnet(1, 3, (4, 6), (1, 1), nu=0.1, **options).initialise(IMAGES, LABELS, seed=0)
+
+
+def trainer_of(machine, store=None, **options):
+    recipe = Recipe(**{"epochs": 3, "batch_size": 12, "schedule": "constant"} | options)
+    return Trainer(machine, Batches.of(recipe, IMAGES, LABELS), recipe, store=store)
+
+
+def first_changes(**options):
+    """How far each parameter moves in the first step of a training."""
+    trainer = trainer_of(a_machine(), **options)
+    before = [p.detach().clone() for p in trainer.model.parameters()]
+    trainer.step(*next(trainer.batches.epoch(0)))
+    moved = zip(kinds(trainer.model).items(), before, strict=True)
+    return [(kind, parameter.detach() - old) for (parameter, kind), old in moved]
+
+
+def same(first, second):
+    ours, theirs = first.state_dict(), second.state_dict()
+    return all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_every_parameter_has_a_kind():
+    machine = a_machine(top="linear+mix")
+    named = {p: name for name, p in machine.named_parameters()}
+    found = {named[p]: kind for p, kind in kinds(machine).items()}
+    assert list(found) == [name for name, _ in machine.named_parameters()]
+    for name, kind in found.items():
+        last = name.split(".")[-1]
+        if name.startswith("head."):
+            assert kind == "head"
+        elif name.startswith("input."):
+            assert kind == "input"
+        else:
+            assert kind == {"weight": "mixing", "factor": "gram"}.get(last, "rest"), name
+    assert set(found.values()) == {"mixing", "gram", "head", "input", "rest"}
+
+
+@pytest.mark.parametrize("kind", ["mixing", "gram", "head", "input"])
+def test_a_factor_multiplies_the_first_step_of_its_kind_alone(kind):
+    for (found, moved), (_, plain) in zip(
+        first_changes(**{f"{kind}_rate": 0.25}), first_changes(), strict=True
+    ):
+        torch.testing.assert_close(moved, plain * (0.25 if found == kind else 1), rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize(("transfer", "power"), [("root", 0.5), ("linear", 1.0)])
+def test_width_transfer_is_a_power_of_the_incoming_width(transfer, power):
+    for (kind, moved), (_, plain) in zip(
+        first_changes(width_transfer=transfer), first_changes(), strict=True
+    ):
+        factor = (16 / moved.shape[1]) ** power if kind == "mixing" else 1.0
+        torch.testing.assert_close(moved, factor * plain, rtol=1e-9, atol=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (6, 30), (30, 6)])
+def test_orthogonalised_matrices_have_nearly_equal_singular_values(shape):
+    matrix = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    singular = torch.linalg.svdvals(orthogonalised(matrix))
+    assert singular.min() > 0.6
+    assert singular.max() < 1.3
+    left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+    inside = left.T.float() @ orthogonalised(matrix) @ right.T.float()
+    torch.testing.assert_close(inside, torch.diag(inside.diagonal()), atol=1e-4, rtol=0)
+    assert orthogonalised(torch.zeros(shape)).eq(0).all()
+
+
+def test_muon_turns_mixing_weights_by_its_rate_and_keeps_their_norm():
+    trainer = trainer_of(a_machine(), optimiser="muon", muon_rate=0.1)
+    found = kinds(trainer.model)
+    before = {p: p.detach().clone() for p in found}
+    plain = dict(enumerate(first_changes()))
+    trainer.step(*next(trainer.batches.epoch(0)))
+    for place, (parameter, kind) in enumerate(found.items()):
+        old, new = before[parameter], parameter.detach()
+        if kind != "mixing":
+            assert torch.equal(new - old, plain[place][1])
+            continue
+        assert math.isclose(new.norm(), old.norm(), rel_tol=1e-12)
+        along = (new * old).sum() / old.norm() ** 2  # of the step, what is beside the weights
+        update = (new / along - old).flatten(1)
+        assert 0.07 < torch.atan(update.norm() / old.norm()) < 0.13
+        rows = orthogonalised(parameter.grad.flatten(1)).double()
+        step = old.flatten(1) - 0.1 * rows * old.norm() / rows.norm()
+        torch.testing.assert_close(
+            new.flatten(1), step * old.norm() / step.norm(), rtol=1e-5, atol=1e-6
+        )
+
+
+def test_muon_follows_the_schedule_and_learns():
+    trainer = trainer_of(
+        a_machine(), epochs=15, optimiser="muon", muon_rate=0.05, schedule="cosine"
+    )
+    first = trainer.gradients(*next(trainer.batches.epoch(0))).values["objective"]
+    trainer.run()
+    assert trainer.gradients(IMAGES, LABELS).values["objective"] > first + 0.1
+    rates = {group["muon"]: group["lr"] for group in trainer.optimiser.param_groups}
+    assert math.isclose(rates[True] / rates[False], 0.05 / 0.01)
+
+
+@pytest.mark.parametrize("options", [{"optimiser": "muon"}, {"mixing_rate": 0.5, "gram_rate": 2.0}])
+def test_a_stopped_run_goes_on_to_the_bit(tmp_path, options):
+    whole, stopped, resumed = a_machine(), a_machine(), a_machine()
+    trainer_of(whole, **options).run()
+    store = CheckpointStore(tmp_path)
+    first = trainer_of(stopped, store, **options)
+    first.stop = lambda: first.progress.step >= 3
+    assert first.run().interrupted
+    second = trainer_of(resumed, store, **options)
+    second.restore(store.load()[0])
+    second.run()
+    assert same(whole, resumed)
+
+
+def test_a_state_fits_other_rates_but_not_another_optimiser(tmp_path):
+    store = CheckpointStore(tmp_path)
+    trainer_of(a_machine(), store, epochs=1).run()
+    trainer_of(a_machine(), gram_rate=3.0).restore(store.load()[0])
+    with pytest.raises(CheckpointError, match="or is another one"):
+        trainer_of(a_machine(), optimiser="muon").restore(store.load()[0])
+
+
+def test_a_failed_step_of_muon_is_taken_back():
+    trainer = trainer_of(a_machine(), optimiser="muon")
+    inputs, targets = next(trainer.batches.epoch(0))
+    trainer.step(inputs, targets)
+    good = copy.deepcopy(trainer.model.state_dict())
+    state = copy.deepcopy(trainer.optimiser.state_dict()["state"])
+    trainer.step(inputs, targets)
+    trainer._snapshot.restore()
+    for name, value in trainer.model.state_dict().items():
+        assert "running" in name or torch.equal(value, good[name])
+    for place, entries in trainer.optimiser.state_dict()["state"].items():
+        assert all(torch.equal(value, state[place][name]) for name, value in entries.items())
