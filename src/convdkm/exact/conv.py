@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Callable
 from functools import singledispatch
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,16 +77,6 @@ def _(layer: Skip, gram: SpatialGram) -> SpatialGram:
 
 
 @propagate.register
-def _(layer: Kernel, gram: SpatialGram) -> SpatialGram:
-    return gram.apply(layer)
-
-
-@propagate.register
-def _(layer: ExactLayer, gram: SpatialGram) -> SpatialGram:
-    return layer.of_gram(gram)
-
-
-@propagate.register
 def _(layer: Residual, gram: SpatialGram) -> SpatialGram:
     sums = [gram] if len(layer.branches) == 1 else []
     for index, branch in enumerate(layer.branches):
@@ -105,40 +96,6 @@ def _(layer: Conv | PatchInput, gram: SpatialGram) -> SpatialGram:
     return gram.convolve(layer.window)
 
 
-@propagate.register(VectorInput)
-@propagate.register(Mix)
-def _(layer: VectorInput | Mix, gram: SpatialGram) -> SpatialGram:
-    del layer
-    return gram
-
-
-@propagate.register
-def _(layer: GramLayer, gram: SpatialGram) -> SpatialGram:
-    return gram.learned(layer)
-
-
-@propagate.register
-def _(layer: AveragePool, gram: SpatialGram) -> SpatialGram:
-    return gram.average_pool(layer.window)
-
-
-@propagate.register
-def _(layer: GlobalAveragePool, gram: SpatialGram) -> SpatialGram:
-    del layer
-    return gram.global_average_pool()
-
-
-@propagate.register
-def _(layer: Flatten, gram: SpatialGram) -> SpatialGram:
-    del layer
-    return gram.flatten()
-
-
-@propagate.register
-def _(layer: Noise, gram: SpatialGram) -> SpatialGram:
-    return gram.with_variances(lambda own: (1 + layer.relative) * own + layer.absolute)
-
-
 @propagate.register
 def _(layer: Norm, gram: SpatialGram) -> SpatialGram:
     if layer.data in ("batch", "location") and layer.statistics == "batch":
@@ -152,6 +109,25 @@ def _(layer: Norm, gram: SpatialGram) -> SpatialGram:
         return torch.ones_like(variances) if scale is None else scale
 
     return gram.rescale(factor)
+
+
+OPERATIONS: dict[type[nn.Module], Callable[[Any, SpatialGram], SpatialGram]] = {
+    AveragePool: lambda layer, gram: gram.average_pool(layer.window),
+    ExactLayer: lambda layer, gram: layer.of_gram(gram),
+    Flatten: lambda _, gram: gram.flatten(),
+    GlobalAveragePool: lambda _, gram: gram.global_average_pool(),
+    GramLayer: lambda layer, gram: gram.learned(layer),
+    Kernel: lambda layer, gram: gram.apply(layer),
+    Mix: lambda _, gram: gram,
+    Noise: lambda layer, gram: gram.with_variances(
+        lambda own: (1 + layer.relative) * own + layer.absolute
+    ),
+    VectorInput: lambda _, gram: gram,
+}
+"""Layers that are one operation of :class:`SpatialGram`."""
+
+for kind, operation in OPERATIONS.items():
+    propagate.register(kind, operation)
 
 
 class ExactKernel(nn.Module):
@@ -271,32 +247,24 @@ class ExactKernel(nn.Module):
     def _in_blocks(
         self, values: Values, images: Tensor, others: Tensor | None, block: int | None
     ) -> Tensor:
-        """Blocks of a matrix, each from images of two blocks."""
+        """A matrix, each block from images of two blocks; a symmetric one from half of them."""
         self._check(images)
         size = self._block(images, block)
-        rows = images.to(self.dtype).split(size)
-        if others is None:
-            return self._symmetric(values, rows)
-        self._check(others)
-        columns = others.to(self.dtype).split(size)
-        return torch.cat(
-            [torch.cat([values(row, column) for column in columns], 1) for row in rows]
-        )
-
-    def _symmetric(self, values: Values, parts: tuple[Tensor, ...]) -> Tensor:
-        count = len(parts)
-        blocks: list[list[Tensor]] = [[] for _ in range(count)]
-        for i in range(count):
-            for j in range(count):
-                if j < i:
-                    value = blocks[j][i].T
-                elif j > i:
-                    value = values(parts[i], parts[j])
-                else:
-                    value = values(parts[i], None)
-                    value = 0.5 * (value + value.T)
-                blocks[i].append(value)
-        return torch.cat([torch.cat(row, 1) for row in blocks])
+        rows = columns = images.to(self.dtype).split(size)
+        if others is not None:
+            self._check(others)
+            columns = others.to(self.dtype).split(size)
+        blocks: list[list[Tensor]] = []
+        for i, row in enumerate(rows):
+            mirrored = [above[i].T for above in blocks] if others is None else []
+            new = [
+                values(row, None if others is None and i == j else column)
+                for j, column in enumerate(columns)
+                if j >= len(mirrored)
+            ]
+            blocks.append([*mirrored, *new])
+        matrix = torch.cat([torch.cat(row, 1) for row in blocks])
+        return 0.5 * (matrix + matrix.T) if others is None else matrix
 
     def _values(self, left: Tensor, right: Tensor | None) -> Tensor:
         return self._collapsed(self._propagate(SpatialGram.of_images(left, right))).cross

@@ -377,11 +377,10 @@ class FullRankDKM(nn.Module):
 
     @torch.no_grad()
     def predict(self, inputs: Tensor) -> Prediction:
-        r"""Predictive distribution at new points, ``(N, N0)`` or ``(N, C, *space)``.
+        """Predictive distribution at new points, ``(N, N0)`` or ``(N, C, *space)``.
 
-        In every layer :math:`G_{ti} = K_{ti} K_{ii}^{-1} G_{ii}` and
-        :math:`G_{tt'} = K_{tt'} - K_{ti} K_{ii}^{-1} (K_{ii} - G_{ii}) K_{ii}^{-1} K_{it'}`, with i
-        all places of the training images, t and t' those of a new one.
+        Their Grams follow from those of the training points, layer by layer
+        (:class:`convdkm.exact.full_rank.FullRankGram`).
         """
         self._check(inputs)
         _, trained = self._trained()
@@ -389,7 +388,7 @@ class FullRankDKM(nn.Module):
         parts = []
         for part in inputs.to(self.inputs).split(max(1, BLOCK_ENTRIES // row)):
             start = FullRankGram.of_images(part, self.inputs)
-            gram = self._propagated(start.with_plans(trained.plans))
+            gram = self._propagated(replace(start, plans=trained.plans))
             parts.append(self._predicted(trained, gram))
         return type(parts[0]).join(parts)
 

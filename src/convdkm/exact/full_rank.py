@@ -35,10 +35,6 @@ class FullRankGram(SpatialGram):
 
     plans: dict[GramLayer, Plan] = field(default_factory=dict)
 
-    def with_plans(self, plans: dict[GramLayer, Plan]) -> FullRankGram:
-        """The same, of new images, for a machine whose Gram layers have worked out these plans."""
-        return replace(self, plans=plans)
-
     def learned(self, layer: GramLayer | LearnedGram) -> SpatialGram:
         if isinstance(layer, LearnedGram):
             raise GramError("a LearnedGram has no matrix before it is part of a FullRankDKM")

@@ -184,12 +184,7 @@ class SpatialGram:
     def convolve(
         self, window: Window, weight: float = 1.0, bias: float = 0.0, *, circular: bool = False
     ) -> SpatialGram:
-        r"""The kernelised convolution Γ, with zeros outside the image (Eq. 11).
-
-        .. math::
-            \Gamma_{ir,js} &= \tfrac{\sigma_w^2}D \sum_d \Omega_{i(r+d), j(s+d)} + \sigma_b^2 \\
-            \Theta_{ir,js} &\leftarrow
-                \tfrac{\sigma_w^2}D \sum_d \Theta_{i(r+d), j(s+d)} + \Gamma_{ir,js}
+        """The kernelised convolution of Eq. 11; see :class:`convdkm.exact.Convolution`.
 
         With ``circular`` the image goes on at its other side, where the window's padding is.
         """
@@ -205,34 +200,19 @@ class SpatialGram:
         return self._mapped(convolved)._trained(bias)
 
     def dense(self, weight: float = 1.0, bias: float = 0.0) -> SpatialGram:
-        r"""Weights at every place alone.
-
-        .. math:: G \leftarrow \sigma_w^2 G + \sigma_b^2, \qquad
-                  \Theta \leftarrow \sigma_w^2\Theta + G
-        """
+        """Weights at every place alone; see :class:`convdkm.exact.Dense`."""
         return self._mapped(lambda block: weight * block)._trained(bias)
 
     def average_pool(self, window: Window, *, inside: bool = True) -> SpatialGram:
-        r"""Average over a window on both sides.
-
-        Places outside the image are left out; with ``inside=False`` they count as zero.
-
-        .. math:: \Lambda_{ir,js} = \tfrac1{w_r w_s} \sum_{dd'} G_{i(r+d), j(s+d')}
-        """
+        """:meth:`pool` by the mean of places in the image; with ``inside=False``, of the window."""
         return self.pool(window, "inside" if inside else "mean")
 
     def pool(
         self, window: Window, reduction: Reduction = "mean", *, circular: bool = False
     ) -> SpatialGram:
-        r"""Pooling over a window on both sides, of G and of Θ.
+        """Pooling over a window on both sides, of G and of Θ; see :class:`convdkm.exact.Pooling`.
 
-        .. math:: \Lambda_{ir,js} = \tfrac1{w_r w_s} \sum_{dd'} G_{i(r+d), j(s+d')}
-
-        Args:
-            window: the places that are pooled.
-            reduction: w is the number of the window's places (``"mean"``), of those inside the
-                image (``"inside"``), or one (``"sum"``).
-            circular: the image goes on at its other side, where the window's padding is.
+        With ``circular`` the image goes on at its other side, where the window's padding is.
         """
         window.require_space(self.space)
         ndim, space = window.ndim, self.space
