@@ -65,6 +65,7 @@ OPTIONS = {
         "jitter": 1e-4,
         "inducing_choice": "distinct",
     },
+    "eigenvector patches": {"inducing_choice": "eigenvectors"},
     "learned skips": {"learn_skip": True, "skip_weight": 0.3},
     "one A a class": {"head_covariance": "per-output"},
     "squared exponential": {"kernel": dkm.SquaredExponential(learn=True)},

@@ -578,7 +578,7 @@ BAD_OPTIONS = {
     "border": (lambda: dkm.Conv(4, 4, 3, border="wrap"), ["border", "'zero', 'inside'", "'wrap'"]),
     "choice": (
         lambda: dkm.PatchInput(1, 4, choice="k-means"),
-        ["'random', 'distinct'", "'k-means'"],
+        ["'random', 'distinct', 'eigenvectors'", "'k-means'"],
     ),
     "mixing": (lambda: dkm.Conv(4, 4, 3, mixing="k-means"), ["'random', 'patches'", "'k-means'"]),
     "axes": (lambda: dkm.Conv(4, 4, 3, ndim=4), ["1, 2 or 3 spatial axes", "ndim=4"]),

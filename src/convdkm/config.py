@@ -110,7 +110,9 @@ class Recipe(Options):
     mixing_rate: Factor = Field(1.0, description="of mixing weights, times the learning rate")
     gram_rate: Factor = Field(1.0, description="of Gram factors, times the learning rate")
     head_rate: Factor = Field(1.0, description="of the top layer, times the learning rate")
-    input_rate: Factor = Field(1.0, description="of inducing inputs, times the learning rate")
+    input_rate: Factor = Field(
+        1.0, description="of inducing inputs, times the learning rate; 0 freezes them"
+    )
     width_transfer: WidthTransfer = Field(
         "none",
         description="Adam's rate of mixing weights of P incoming inducing points: times (16/P)^½"

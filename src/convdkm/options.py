@@ -151,7 +151,9 @@ class MachineOptions(_WithKernel):
     centre: bool = Field(False, description="centre every Gram before it is normalised")
     border: Border = Field("zero", description="what the variance of a pixel is at the border")
     inducing_choice: InducingChoice = Field(
-        "random", description="how the inducing patches are chosen from those of the images"
+        "random",
+        description="how the inducing patches are chosen from those of the images: at random,"
+        " such that they differ, or as ± the leading eigenvectors of their covariance",
     )
     interior_patches: bool = Field(
         False, description="draw inducing patches that lie wholly inside an image"

@@ -308,3 +308,27 @@ def test_distinct_patches_where_all_is_blank():
     input_layer = dkm.PatchInput(1, 4, choice="distinct")
     input_layer.initialise(torch.zeros(3, 1, 4, 4, dtype=torch.float64))
     assert not input_layer.inducing.any()
+
+
+@pytest.mark.parametrize("count", [1, 6, 7, 18, 25])
+def test_eigenvector_patches_are_the_leading_directions_and_their_opposites(count):
+    generator = generator_of("eigenvectors")
+    images = normal(generator, 30, 1, 6, 6).cumsum(3)
+    input_layer = dkm.PatchInput(1, count, padding="valid", choice="eigenvectors")
+    input_layer.initialise(images, generator)
+    found = array(input_layer.inducing.flatten(1))
+    every = array(images.unfold(2, 3, 1).unfold(3, 3, 1).reshape(-1, 9))
+    leading = np.linalg.svd(every)[2]
+    half = min(9, -(-count // 2))
+    opposite = min(count - half, 9)
+    assert np.allclose(np.abs((found[:half] * leading[:half]).sum(1)), 1)
+    assert np.allclose(found[half : half + opposite], -found[:opposite])
+    assert np.allclose(np.linalg.norm(found, axis=1), 1)
+    rest, unit = found[half + opposite :], every / np.linalg.norm(every, axis=1, keepdims=True)
+    assert np.allclose((rest @ unit.T).max(1, initial=0), 1)
+
+
+def test_eigenvector_patches_where_all_is_blank():
+    input_layer = dkm.PatchInput(1, 20, choice="eigenvectors")
+    gram = input_layer.initialise(torch.zeros(3, 1, 4, 4, dtype=torch.float64))
+    assert bool(gram.ii.isfinite().all())

@@ -20,6 +20,9 @@ from convdkm.numerics import inverse_root, pivoted_cholesky_order, square_root
 from convdkm.ops.conv import PatchesPlan, VectorsPlan
 from convdkm.ops.window import Padding, Size, Window
 
+EIGEN_PATCHES = 65536
+"""The most patches that eigenvectors are worked out from."""
+
 
 class Input(nn.Module):
     """Base class of what turns data into the first Gram.
@@ -122,7 +125,11 @@ class PatchInput(Input):
         choice: which patches of the images are inducing patches to start with. ``"random"`` (the
             paper): any. ``"distinct"``: those of a random pool whose directions explain the others
             best, chosen greedily; where much of the images is blank, as in handwriting, most
-            patches drawn at random are zero, and a patch that is zero stays so.
+            patches drawn at random are zero, and a patch that is zero stays so. ``"eigenvectors"``:
+            :math:`v_1, …, v_k, -v_1, …, -v_{P_i-k}`, with :math:`v_j` the leading unit eigenvectors
+            of :math:`\tfrac1M\sum_m u_m u_m^T` over M random patches :math:`u_m` and :math:`k =
+            \min(CD, \lceil P_i/2\rceil)`; where :math:`P_i > 2CD` the rest are random patches
+            divided by their norms.
         interior: draw patches that lie inside the image (the published runs), and not those that
             reach into the zeros around it.
     """
@@ -165,6 +172,10 @@ class PatchInput(Input):
             )
         if self.choice == "random":
             return self._drawn(inputs, self.num_inducing, places, generator)
+        if self.choice == "eigenvectors":
+            patches = self._drawn(inputs, min(total, EIGEN_PATCHES), places, generator)
+            chosen = eigenvectors(patches.flatten(1), self.num_inducing)
+            return chosen.reshape(self.inducing.shape)
         pool = min(total, POOL_FACTOR * self.num_inducing)
         patches = self._drawn(inputs, pool, places, generator)
         return patches[distinct(patches.flatten(1), self.num_inducing)]
@@ -197,6 +208,20 @@ def distinct(vectors: Tensor, count: int) -> Tensor:
     there = unit.any(1)
     kernel = torch.exp(2 * (unit @ unit.T - 1)) * (there[:, None] & there)
     return pivoted_cholesky_order(square_root(kernel), count)
+
+
+def eigenvectors(vectors: Tensor, count: int) -> Tensor:
+    r"""The leading unit eigenvectors of :math:`\tfrac1M\sum_m u_m u_m^T`, and minus these.
+
+    Where ``count`` is more than twice the dimension, the first vectors follow, at unit length; one
+    that is zero stays so.
+    """
+    wide = vectors.detach().to(INDUCING_DTYPE)
+    leading = torch.linalg.eigh(wide.T @ wide / len(wide)).eigenvectors.flip(1).T
+    half = min(len(leading), -(-count // 2))
+    signed = torch.cat([leading[:half], -leading[:half]])[:count]
+    rest = wide[: count - len(signed)]
+    return torch.cat([signed, rest * inverse_root(rest.square().sum(1, keepdim=True))])
 
 
 class VectorInput(Input):
