@@ -218,6 +218,9 @@ def build_model(
             learn_scale=options.learn_gram_scale,
             divided=options.divide_gram,
             full=options.full_gram,
+            samples=options.gram_samples,
+            noise=options.gram_noise,
+            kl=options.kl,
         )
         wide = conv(before, after, options.kernel_size, stride)
         return Sequential({"kernel": nonlinearity(), "conv": wide, "gram": gram, **norms()})
@@ -264,6 +267,7 @@ def build_model(
             num_classes,
             covariance=options.head_covariance,
             parameterisation=options.head_parameterisation,
+            kl=options.kl,
         ),
         likelihood,
         head_kl=options.head_kl,

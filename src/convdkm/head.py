@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice, check_positive
-from convdkm.choices import Covariance, Parameterisation
+from convdkm.choices import Covariance, KLForm, Parameterisation
 from convdkm.errors import GramError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype, require_inducing
@@ -109,6 +109,9 @@ class GPHead(nn.Module):
         parameterisation: ``"direct"`` (the paper): μ, and R with A = R Rᵀ / P_i, both starting at
             standard normal; ``"whitened"``: mean and a factor of the covariance of
             :math:`L^{-1} f` with K_ii = L Lᵀ, starting at the prior.
+        kl: the divergence :math:`D_{KL}(N(\mu, A) \| N(0, K))` itself (``"exact"``), or with the
+            part that depends on A to second order about A = K (``"taylor"``),
+            :math:`\tfrac12\mu^TK^{-1}\mu + \tfrac14\mathrm{tr}\,(A^{-1}K - I)^2`.
     """
 
     mean: Tensor
@@ -121,13 +124,15 @@ class GPHead(nn.Module):
         *,
         covariance: Covariance = "shared",
         parameterisation: Parameterisation = "direct",
+        kl: KLForm = "exact",
     ) -> None:
         super().__init__()
         check_positive(num_inducing=num_inducing, num_outputs=num_outputs)
         check_choice("covariance", covariance, Covariance)
         check_choice("parameterisation", parameterisation, Parameterisation)
+        check_choice("kl", kl, KLForm)
         self.num_inducing, self.num_outputs = num_inducing, num_outputs
-        self.covariance, self.parameterisation = covariance, parameterisation
+        self.covariance, self.parameterisation, self.kl = covariance, parameterisation, kl
         square = (num_inducing, num_inducing)
         batch = () if covariance == "shared" else (num_outputs,)
         self.mean = nn.Parameter(torch.empty(num_outputs, num_inducing, dtype=INDUCING_DTYPE))
@@ -155,7 +160,9 @@ class GPHead(nn.Module):
         mean, spread = self.mean, self.factor / self.divisor
         if self.parameterisation == "direct":
             mean, spread = mean @ whitening.T, whitening @ spread
-        return HeadPlan(whitened_kl(spread, mean), whitening, mean, spread)
+        return HeadPlan(
+            whitened_kl(spread, mean, taylor=self.kl == "taylor"), whitening, mean, spread
+        )
 
     def forward(self, gram: Gram) -> Marginals:
         return self.plan(gram.ii).marginals(gram.it, gram.tt)
@@ -167,4 +174,6 @@ class GPHead(nn.Module):
         return (
             f"{self.num_inducing}, {self.num_outputs}, covariance={self.covariance!r},"
             f" parameterisation={self.parameterisation!r}"
+            + f", kl={self.kl!r}"
+            * (self.kl != "exact")
         )

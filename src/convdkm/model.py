@@ -19,6 +19,7 @@ from convdkm.head import GPHead, HeadPlan, Marginals
 from convdkm.layers.base import Layer
 from convdkm.layers.checkpointing import checkpointed
 from convdkm.layers.compose import prefixed
+from convdkm.layers.gram_layer import GramLayer
 from convdkm.layers.input import Input
 from convdkm.layers.norm import RunningStatistics
 from convdkm.layers.samples import cast_samples
@@ -221,6 +222,9 @@ class DeepKernelMachine(nn.Module):
         layers = [module for module in self.modules() if isinstance(module, RunningStatistics)]
         momenta = [layer.momentum for layer in layers]
         with in_mode(self, training=True):
+            for module in self.modules():
+                if isinstance(module, GramLayer):  # as in evaluation: not sampled
+                    module.eval()
             try:
                 plan, seen = self.plan(), 0
                 for batch in batches:
@@ -249,6 +253,18 @@ class DeepKernelMachine(nn.Module):
         for layer in compilable(self):
             layer.compiled = compiled
         return compiled
+
+    def resample(self, generator: torch.Generator | None = None) -> None:
+        """Draw the random numbers of a training step anew, in all layers that have such.
+
+        In training, :meth:`objective` and :class:`RecordedGradients` do so by themselves.
+
+        Args:
+            generator: to draw from; torch's global generator if not given.
+        """
+        for module in self.modules():
+            if isinstance(module, Layer):
+                module.resample(generator)
 
     # -- the machine ---------------------------------------------------------------------------
 
@@ -292,6 +308,7 @@ class DeepKernelMachine(nn.Module):
             targets: their labels, or real targets.
             num_data: size of the whole training set, that of the batch where it is all there is.
             plan: the inducing chain, where :meth:`plan` has worked it out for these parameters.
+                Without it, Gram layers that sample draw anew in training mode.
         """
         if num_data is None:
             raise InvalidInputError(
@@ -300,6 +317,8 @@ class DeepKernelMachine(nn.Module):
             )
         check_positive(num_data=num_data)
         inputs, targets = self.checked_batch(inputs, targets)
+        if plan is None and self.training:
+            self.resample()
         objective = self.objective_of_checked(inputs, targets, num_data=num_data, plan=plan)
         self.require_finite("the objective", objective.total)
         return objective

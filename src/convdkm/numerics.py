@@ -161,7 +161,7 @@ def inverse_of_lower(factor: Float[Tensor, "*batch P P"]) -> Float[Tensor, "*bat
     return torch.linalg.solve_triangular(factor, identity, upper=False)
 
 
-def inverse_of_square(matrix: Float[Tensor, "P P"]) -> Float[Tensor, "P P"]:
+def inverse_of_square(matrix: Float[Tensor, "*batch P P"]) -> Float[Tensor, "*batch P P"]:
     """Inverse of a square matrix."""
     return torch.linalg.inv(matrix)
 
@@ -201,6 +201,7 @@ def whitened_kl(
     mean: Float[Tensor, "*#batch P"] | None = None,
     *,
     triangular: bool = False,
+    taylor: bool = False,
 ) -> Float[Tensor, "*batch"]:
     r"""KL divergence of a Gaussian in whitened coordinates from the standard normal.
 
@@ -213,13 +214,31 @@ def whitened_kl(
         spread: Q, ``(..., P, P)``.
         mean: m, ``(..., P)``; zero if not given.
         triangular: Q is known to be triangular.
+        taylor: take the part without m to second order, :func:`taylor_kl`.
     """
     size = spread.shape[-1]
-    log_det = log_abs_det(spread, triangular=triangular)
-    terms = spread.square().sum((-2, -1)) - 2 * log_det - size
+    if taylor:
+        terms = 2 * taylor_kl(spread)
+    else:
+        log_det = log_abs_det(spread, triangular=triangular)
+        terms = spread.square().sum((-2, -1)) - 2 * log_det - size
     if mean is not None:
         terms = terms + mean.square().sum(-1)
     return 0.5 * terms
+
+
+def taylor_kl(spread: Float[Tensor, "*batch P P"]) -> Float[Tensor, "*batch"]:
+    r"""The KL divergence of :math:`N(0, QQ^T)` from :math:`N(0, I)` to second order,
+
+    .. math:: \tfrac14\|(Q^TQ)^{-1} - I\|_F^2 = \tfrac14\sum_j(\mu_j - 1)^2.
+
+    With :math:`Q = L^{-1}F`, :math:`G = FF^T` and :math:`K = LL^T`, the :math:`\mu_j` are the
+    eigenvalues of :math:`G^{-1}K`, and the divergence
+    :math:`\tfrac12\sum_j(\mu_j^{-1} + \log\mu_j - 1)` has this expansion at :math:`\mu_j = 1`.
+    """
+    inverse = inverse_of_square(spread)
+    identity = torch.eye(spread.shape[-1], dtype=spread.dtype, device=spread.device)
+    return 0.25 * (inverse @ inverse.mT - identity).square().sum((-2, -1))
 
 
 def gaussian_kl(covariance: Float[Tensor, "P P"], prior: Float[Tensor, "P P"]) -> Float[Tensor, ""]:

@@ -33,6 +33,7 @@ from convdkm.choices import (
     InducingChoice,
     InducingNorm,
     InducingScale,
+    KLForm,
     LikelihoodName,
     MixingInit,
     Parameterisation,
@@ -174,6 +175,17 @@ class MachineOptions(_WithKernel):
     learn_gram_scale: bool = Field(False, description="learn a factor of every Gram as well")
     divide_gram: bool = Field(False, description="learn R with G_ii = R Rᵀ / P_i, not R Rᵀ")
     full_gram: bool = Field(False, description="learn a square R, and not its lower triangle alone")
+    gram_samples: Annotated[float, Field(ge=0)] = Field(
+        0.0,
+        description="normal vectors that every Gram is sampled from in training, as a share of P_i;"
+        " 0 for no sampling",
+    )
+    gram_noise: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="what is added to the diagonal of every learned or sampled Gram"
+    )
+    kl: KLForm = Field(
+        "exact", description="KL of Gram layers and head: itself, or to second order"
+    )
     skip_weight: Annotated[float, Field(ge=0, le=1)] = Field(
         0.5, description="share of the block in the convex combination of a skip"
     )

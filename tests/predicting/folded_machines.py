@@ -72,6 +72,10 @@ MACHINES = {
         learn_skip=True,
         skip_weight=0.3,
     ),
+    "sampled": residual(
+        gram_samples=0.5, gram_noise=0.1, kl="taylor", head_parameterisation="whitened"
+    ),
+    "noisy and centred": residual(gram_samples=0.5, gram_noise=0.1, centre=True),
     "skip of nothing": residual(skip_weight=1.0),
     "gaussian": residual(likelihood="gaussian", head_covariance="per-output"),
     "own covariances": residual(head_covariance="per-output"),

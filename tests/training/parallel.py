@@ -37,17 +37,17 @@ class Idle(dkm.Layer):
         return IdentityPlan(ii)
 
 
-def _body(*norm, centre=False, more=()):
+def _body(*norm, centre=False, more=(), **gram):
     return dkm.Sequential(
         dkm.ArcCosine(),
         dkm.Conv(6, 7, 3, stride=2),
-        dkm.GramLayer(7, nu=0.3),
+        dkm.GramLayer(7, nu=0.3, **gram),
         *((dkm.Centre(),) if centre else ()),
         dkm.Norm("batch", *norm),
         *more,
         dkm.ArcCosine(),
         dkm.Conv(7, 8, 3),
-        dkm.GramLayer(8, nu=2.0),
+        dkm.GramLayer(8, nu=2.0, **gram),
         dkm.Norm("batch", *norm),
         dkm.GlobalAveragePool(),
         dkm.Norm("batch", *norm),
@@ -78,10 +78,11 @@ CASES = {
         "step": 1,
         "augment": {"crop": 1},
     },
+    "sampled": {"body": _body("image", samples=0.5, noise=0.1, kl="taylor")},
     "idle": {"body": _body("batch", more=(Idle(),))},
 }
 
-PIECES = ("image", "local", "none", "one image for two processes")
+PIECES = ("image", "local", "none", "sampled", "one image for two processes")
 
 
 def trainer_of(name, world=None, **options):

@@ -46,6 +46,15 @@ class Layer(nn.Module):
         del generator
         return self(gram)
 
+    def resample(self, generator: torch.Generator | None = None) -> None:
+        """Draw the random numbers of a training step anew; layers without such do nothing.
+
+        They belong in a buffer that is not persistent, which is written in place: the layer is
+        then a function of its state, and recorded steps see every draw. It is called for every
+        layer by itself (:meth:`convdkm.DeepKernelMachine.resample`).
+        """
+        del generator
+
     def forward(self, gram: Gram) -> Gram:
         return self.plan(gram.ii)(gram)
 

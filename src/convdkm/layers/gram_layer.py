@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.checks import check_choice, check_positive, check_positive_number
-from convdkm.choices import Parameterisation
+from convdkm.choices import KLForm, Parameterisation
 from convdkm.errors import InvalidInputError, NotInitialisedError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer, require_inducing
-from convdkm.numerics import cholesky
+from convdkm.numerics import cholesky, standard_normal
 from convdkm.ops.base import IdentityPlan, Plan
 from convdkm.ops.gram import GramPlan
 from convdkm.ops.inducing import learned_gram
@@ -46,14 +46,24 @@ class GramLayer(Layer):
             less.
         full: learn all of R, a square matrix (published runs), and not its lower triangle alone:
             the same machine, but a step of Adam moves G_ii by more.
+        samples: γ as a share of P_i, rounded up; 0 for no sampling. In training, the sample
+            :math:`\tilde G_{ii} = \tfrac1\gamma F\Xi\Xi^TF^T + \lambda I` takes the place of
+            :math:`G_{ii} = FF^T` in the outgoing Gram, with a standard normal Ξ ``(P_i, γ)`` that
+            :meth:`resample` draws (stochastic kernel regularisation; Milsom et al., 2024). Its mean
+            :math:`G_{ii} + \lambda I` is used in evaluation. The KL is always that of G_ii.
+        noise: λ. At ν = ∞, where nothing is learned, there is neither sampling nor noise.
+        kl: the KL itself (``"exact"``), or its expansion to second order about G = K
+            (``"taylor"``), :math:`\tfrac14\mathrm{tr}\,(G_{ii}^{-1}K_{ii} - I)^2`.
 
     Attributes:
+        sample: Ξ, if there is one.
         compiled: see :meth:`convdkm.DeepKernelMachine.compile_elementwise`.
     """
 
     factor: Tensor
     log_scale: Tensor | None
     initialised: Tensor
+    sample: Tensor | None
 
     def __init__(
         self,
@@ -65,9 +75,16 @@ class GramLayer(Layer):
         learn_scale: bool = False,
         divided: bool = False,
         full: bool = False,
+        samples: float = 0.0,
+        noise: float = 0.0,
+        kl: KLForm = "exact",
     ) -> None:
         super().__init__()
         check_positive(num_inducing=num_inducing)
+        for name, value in (("samples", samples), ("noise", noise)):
+            if not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+                raise InvalidInputError(f"{name} must be 0 or a positive number, got {value!r}")
+        check_choice("kl", kl, KLForm)
         check_positive_number(initial_scale=initial_scale)
         if not isinstance(nu, (int, float)) or not nu >= 0:
             raise InvalidInputError(f"nu must lie between 0 and infinity, got {nu!r}")
@@ -75,11 +92,17 @@ class GramLayer(Layer):
         self.num_inducing, self.nu = num_inducing, float(nu)
         self.parameterisation, self.initial_scale = parameterisation, float(initial_scale)
         self.divisor, self.full = float(num_inducing) ** 0.5 if divided else 1.0, full
+        self.noise, self.kl = float(noise), kl
         self.compiled = False
         self._ready = True
         self.log_scale = None
+        self.register_buffer("sample", None, persistent=False)
         if self.is_nngp:
             return
+        if samples:
+            count = math.ceil(samples * num_inducing)
+            self.sample = torch.empty(num_inducing, count, dtype=INDUCING_DTYPE)
+            self.resample()
         identity = torch.eye(num_inducing, dtype=INDUCING_DTYPE)
         self.factor = nn.Parameter(self.divisor * initial_scale**0.5 * identity)
         if learn_scale:
@@ -92,7 +115,16 @@ class GramLayer(Layer):
         """ν is infinite: G = K, with nothing to learn."""
         return math.isinf(self.nu)
 
+    @torch.no_grad()
+    def resample(self, generator: torch.Generator | None = None) -> None:
+        """Draw Ξ anew."""
+        if self.sample is not None:
+            self.sample.copy_(standard_normal(self.sample.shape, generator))
+
     def plan(self, ii: Tensor) -> Plan:
+        return self._plan(ii, self.sample if self.training else None)
+
+    def _plan(self, ii: Tensor, sample: Tensor | None) -> Plan:
         require_inducing(ii, self.num_inducing)
         if self.is_nngp:
             return IdentityPlan(ii)
@@ -111,6 +143,9 @@ class GramLayer(Layer):
             whitened=self.parameterisation == "whitened",
             turned=turned,
             full=self.full,
+            sample=sample,
+            noise=self.noise,
+            taylor=self.kl == "taylor",
         )
         return GramPlan(learned, self.nu, orthogonal=turned, compiled=self.compiled)
 
@@ -126,7 +161,7 @@ class GramLayer(Layer):
                 self.log_scale.zero_()
             self._ready = True
             self.initialised.fill_(True)
-        return self(gram)
+        return self._plan(gram.ii, None)(gram)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -134,4 +169,7 @@ class GramLayer(Layer):
             self._ready = bool(self.initialised)
 
     def extra_repr(self) -> str:
-        return f"{self.num_inducing}, nu={self.nu:g}, parameterisation={self.parameterisation!r}"
+        shown = f"{self.num_inducing}, nu={self.nu:g}, parameterisation={self.parameterisation!r}"
+        count = 0 if self.sample is None else self.sample.shape[1]
+        more = {"samples": count, "noise": self.noise, "kl": self.kl * (self.kl != "exact")}
+        return ", ".join([shown, *(f"{name}={value}" for name, value in more.items() if value)])

@@ -18,6 +18,7 @@ from convdkm.numerics import (
     gradient_of_factorised,
     inverse_of_lower,
     inverse_of_square,
+    taylor_kl,
 )
 from convdkm.ops.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
 
@@ -239,11 +240,12 @@ class LearnedGram(NamedTuple):
     r"""What a Gram layer makes of the kernel :math:`K_{ii} = L L^T` and its parameters.
 
     Attributes:
-        ii: :math:`G_{ii} = F F^T`.
+        ii: :math:`\tilde G_{ii} = \tilde F\tilde F^T`; :math:`G_{ii} = F F^T` where G is neither
+            sampled nor noisy.
         whitening: L⁻¹, or EᵀL⁻¹ with an orthogonal E.
-        spread: Q = L⁻¹F, or EᵀQ.
-        factor: F.
-        kl: :math:`D_{KL}(N(0, G_{ii}) \| N(0, K_{ii}))`, ``()``.
+        spread: Q̃ = L⁻¹F̃, or EᵀQ̃.
+        factor: F̃, ``(P, M)``.
+        kl: :math:`D_{KL}(N(0, G_{ii}) \| N(0, K_{ii}))`, or its Taylor form, ``()``.
     """
 
     ii: Tensor
@@ -262,12 +264,20 @@ def learned_gram(
     whitened: bool = False,
     turned: bool = False,
     full: bool = False,
+    sample: Float64[Tensor, "P samples"] | None = None,
+    noise: float = 0.0,
+    taylor: bool = False,
 ) -> LearnedGram:
     r"""Everything of a Gram layer that is free of data, with one backward pass for all of it.
 
     With :math:`R = \mathrm{tril}(\text{free})\,e^{\text{log\_scale}/2}/\text{divisor}`, without the
     tril where it is ``full``: F = R, or Q = R where it is ``whitened``. The divergence is
-    :math:`\tfrac12(|Q|^2 - P) - \log|\det Q|`.
+    :math:`\tfrac12(|Q|^2 - P) - \log|\det Q|`, or with ``taylor`` its expansion to second order
+    :math:`\tfrac14\|(Q^TQ)^{-1} - I\|_F^2`.
+
+    A ``sample`` Ξ ``(P, γ)`` and a ``noise`` λ put :math:`\tilde F = [F\Xi/\sqrt\gamma,
+    \sqrt\lambda I]` in the place of F, in all but the divergence:
+    :math:`\tilde G = \tfrac1\gamma F\Xi\Xi^TF^T + \lambda I`. No factorisation of it is needed.
 
     What the machine computes from L⁻¹ and Q together does not change if both are multiplied by the
     same orthogonal matrix. With ``turned`` they are multiplied by Eᵀ, the eigenvectors of
@@ -276,7 +286,9 @@ def learned_gram(
     """
     lower = cholesky_factor(kernel.detach(), "the kernel matrix K_ii")
     return LearnedGram(
-        *_LearnedGram.apply(kernel, free, log_scale, lower, divisor, whitened, turned, full)
+        *_LearnedGram.apply(
+            kernel, free, log_scale, lower, sample, divisor, whitened, turned, full, noise, taylor
+        )
     )
 
 
@@ -288,10 +300,13 @@ class _LearnedGram(torch.autograd.Function):
         free: Tensor,
         log_scale: Tensor | None,
         lower: Tensor,
+        sample: Tensor | None,
         divisor: float,
         whitened: bool,
         turned: bool,
         full: bool,
+        noise: float,
+        taylor: bool,
     ) -> tuple[Tensor, ...]:
         del kernel
         scale: Scalar = 1 / divisor
@@ -301,18 +316,30 @@ class _LearnedGram(torch.autograd.Function):
         inverse = inverse_of_lower(lower)
         spread = learned if whitened else inverse @ learned
         factor = lower @ learned if whitened else learned
-        if full:
-            volume = torch.linalg.slogdet(spread).logabsdet
+        if taylor:
+            kl = taylor_kl(spread)
         else:
-            volume = spread.diagonal().abs().log().sum()
-        kl = (spread.square().sum() - len(spread)).mul_(0.5).sub_(volume)
+            if full:
+                volume = torch.linalg.slogdet(spread).logabsdet
+            else:
+                volume = spread.diagonal().abs().log().sum()
+            kl = (spread.square().sum() - len(spread)).mul_(0.5).sub_(volume)
         ctx.whitened, ctx.scale, ctx.full = whitened, scale, full
-        turn = eigenvectors(spread @ spread.T) if turned else None
-        ctx.save_for_backward(lower, inverse, spread, factor, turn)
+        ctx.noise, ctx.taylor = noise, taylor
+        sampled, wide = factor, spread
+        if sample is not None:
+            root = sample * sample.shape[1] ** -0.5
+            sampled, wide = factor @ root, spread @ root
+        if noise:
+            identity = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)
+            sampled = torch.cat([sampled, noise**0.5 * identity], 1)
+            wide = torch.cat([wide, noise**0.5 * inverse], 1)
+        turn = eigenvectors(wide @ wide.T) if turned else None
+        ctx.save_for_backward(lower, inverse, spread, factor, turn, sample, sampled)
         ctx.set_materialize_grads(False)
         if turn is None:
-            return factor @ factor.T, inverse, spread, factor, kl
-        return factor @ factor.T, turn.T @ inverse, turn.T @ spread, factor, kl
+            return sampled @ sampled.T, inverse, wide, sampled, kl
+        return sampled @ sampled.T, turn.T @ inverse, turn.T @ wide, sampled, kl
 
     @staticmethod
     @once_differentiable
@@ -324,21 +351,33 @@ class _LearnedGram(torch.autograd.Function):
         by_factor: Tensor | None,
         by_kl: Tensor | None,
     ) -> Any:
-        lower, inverse, spread, factor, turn = ctx.saved_tensors
+        lower, inverse, spread, factor, turn, sample, sampled = ctx.saved_tensors
         if turn is not None:
             by_inverse = None if by_inverse is None else turn @ by_inverse
             by_spread = None if by_spread is None else turn @ by_spread
-        by_spread = torch.zeros_like(spread) if by_spread is None else by_spread
-        by_factor = torch.zeros_like(factor) if by_factor is None else by_factor
+        by_spread = torch.zeros_like(sampled) if by_spread is None else by_spread
+        by_factor = torch.zeros_like(sampled) if by_factor is None else by_factor
+        if by_ii is not None:
+            by_factor = torch.addmm(by_factor, by_ii + by_ii.T, sampled)
+        if ctx.noise:
+            count = sampled.shape[1] - len(lower)
+            pushed = by_spread[:, count:] * ctx.noise**0.5
+            by_inverse = pushed if by_inverse is None else by_inverse + pushed
+            by_spread, by_factor = by_spread[:, :count], by_factor[:, :count]
+        if sample is not None:
+            root = sample.T * sample.shape[1] ** -0.5
+            by_spread, by_factor = by_spread @ root, by_factor @ root
         if by_kl is not None:
             weight = scalar(by_kl)
-            by_spread = by_spread + spread * weight
-            if ctx.full:
-                by_spread = by_spread - inverse_of_square(spread).T * weight
+            if ctx.taylor:
+                divided = inverse_of_square(spread)
+                squared = divided @ divided.T
+                by_spread = by_spread - divided.T @ (squared @ squared - squared) * weight
+            elif ctx.full:
+                by_spread = by_spread + spread * weight - inverse_of_square(spread).T * weight
             else:
+                by_spread = by_spread + spread * weight
                 by_spread.diagonal().sub_(spread.diagonal().reciprocal().mul_(weight))
-        if by_ii is not None:
-            by_factor = torch.addmm(by_factor, by_ii + by_ii.T, factor)
         by_lower = None
         if ctx.whitened:
             learned, by_learned = spread, torch.addmm(by_spread, lower.T, by_factor)
@@ -352,4 +391,4 @@ class _LearnedGram(torch.autograd.Function):
         if ctx.needs_input_grad[2]:
             by_log_scale = 0.5 * (by_learned * learned).sum()
         by_kernel = gradient_of_factorised(lower, inverse, by_lower, by_inverse)
-        return by_kernel, by_learned.mul_(ctx.scale), by_log_scale, *(None,) * 5
+        return by_kernel, by_learned.mul_(ctx.scale), by_log_scale, *(None,) * 8

@@ -61,8 +61,16 @@ class RecordedGradients:
         self._played: dict[Any, _Record | None] = {}
         self._seen: deque[Any] = deque(maxlen=2 * most)
 
-    def __call__(self, inputs: Tensor, targets: Tensor) -> Objective:
-        """The objective, its derivatives with the parameters and no further."""
+    def __call__(
+        self, inputs: Tensor, targets: Tensor, generator: torch.Generator | None = None
+    ) -> Objective:
+        """The objective, its derivatives with the parameters and no further.
+
+        In training mode, Gram layers that sample draw from ``generator`` before, or from torch's
+        global one.
+        """
+        if self.model.training:
+            self.model.resample(generator)
         if not self._structure.is_current(self.model):
             self._structure = Structure(self.model)
             self._played.clear()
@@ -118,7 +126,8 @@ class RecordedGradients:
             return None
 
     def _as_always(self, inputs: Tensor, targets: Tensor) -> Objective:
-        objective = self.model.objective(inputs, targets, num_data=self.num_data)
+        plan = self.model.plan()
+        objective = self.model.objective(inputs, targets, num_data=self.num_data, plan=plan)
         (-objective.total).backward()
         return objective
 

@@ -26,9 +26,12 @@ from convdkm.errors import NumericalError
 from convdkm.layers.norm import RunningStatistics
 from convdkm.model import DeepKernelMachine, ModelPlan, Objective
 from convdkm.ops.synchronise import Share, working_on
-from convdkm.training.batches import seed_of
+from convdkm.training.batches import generator_of, seed_of
 from convdkm.training.gradients import RecordedGradients
 from convdkm.training.world import World, parts
+
+SAMPLES = 1
+"""Marks, beside a step's seed, the stream that Gram layers are sampled from."""
 
 
 @dataclass
@@ -100,8 +103,9 @@ class Passes:
         if self._recorded is not None and self.world.size == len(passes) == 1:
             torch.manual_seed(seed_of(seed, self.world.rank, 0))
             with working_on(passes[0]):
-                objective = self._recorded(inputs, targets)
+                objective = self._recorded(inputs, targets, generator_of(seed, SAMPLES))
             return self._figures(objective, _found(objective, targets), targets, total)
+        self.model.resample(generator_of(seed, SAMPLES))  # the same in all processes
         with self._agreeing():
             plan = self.model.plan()
         start = self.world.shares(total)[self.world.rank].start
