@@ -94,7 +94,7 @@ def test_rows_without_a_shape_are_signals(few):
     assert classifier.image_shape_ == full_shape((64,)) == (1, 64)
     expected = classifier.predict_proba(rows)
     assert (small(image_shape=(64,)).fit(rows, labels).predict_proba(rows) == expected).all()
-    with pytest.raises(ValueError, match="crop and flip are for images"):
+    with pytest.raises(ValueError, match="crop, flip and views are for images"):
         small(crop=1).fit(rows, labels)
 
 

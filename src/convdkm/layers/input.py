@@ -16,7 +16,7 @@ from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype
 from convdkm.layers.conv import POOL_FACTOR
 from convdkm.layers.samples import SampleShape, check_samples
-from convdkm.numerics import inverse_root, pivoted_cholesky_order, square_root
+from convdkm.numerics import eigenvectors, inverse_root, pivoted_cholesky_order, square_root
 from convdkm.ops.conv import PatchesPlan, VectorsPlan
 from convdkm.ops.window import Padding, Size, Window
 
@@ -174,7 +174,7 @@ class PatchInput(Input):
             return self._drawn(inputs, self.num_inducing, places, generator)
         if self.choice == "eigenvectors":
             patches = self._drawn(inputs, min(total, EIGEN_PATCHES), places, generator)
-            chosen = eigenvectors(patches.flatten(1), self.num_inducing)
+            chosen = leading_directions(patches.flatten(1), self.num_inducing)
             return chosen.reshape(self.inducing.shape)
         pool = min(total, POOL_FACTOR * self.num_inducing)
         patches = self._drawn(inputs, pool, places, generator)
@@ -210,14 +210,14 @@ def distinct(vectors: Tensor, count: int) -> Tensor:
     return pivoted_cholesky_order(square_root(kernel), count)
 
 
-def eigenvectors(vectors: Tensor, count: int) -> Tensor:
+def leading_directions(vectors: Tensor, count: int) -> Tensor:
     r"""The leading unit eigenvectors of :math:`\tfrac1M\sum_m u_m u_m^T`, and minus these.
 
     Where ``count`` is more than twice the dimension, the first vectors follow, at unit length; one
     that is zero stays so.
     """
     wide = vectors.detach().to(INDUCING_DTYPE)
-    leading = torch.linalg.eigh(wide.T @ wide / len(wide)).eigenvectors.flip(1).T
+    leading = eigenvectors(wide.T @ wide / len(wide)).flip(1).T
     half = min(len(leading), -(-count // 2))
     signed = torch.cat([leading[:half], -leading[:half]])[:count]
     rest = wide[: count - len(signed)]

@@ -64,22 +64,25 @@ class _Mixed(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, ii: Tensor) -> Tensor:
-        ctx.shape = weight.shape
-        placed = weight.flatten(2).mT.contiguous()  # (Q, S, P)
-        half = placed @ ii
-        ctx.save_for_backward(placed, half)
-        result = half.flatten(1) @ placed.flatten(1).T
+        ctx.save_for_backward(weight, ii)  # which are kept anyway
+        placed = _placed(weight)
+        result = (placed @ ii).flatten(1) @ placed.flatten(1).T
         return (result + result.T).mul_(0.5 / placed.shape[1])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        placed, half = ctx.saved_tensors
+        weight, ii = ctx.saved_tensors
+        placed = _placed(weight)
         grad = (grad + grad.T).mul_(0.5 / placed.shape[1])
-        by_weight = _like_weights((2 * grad @ half.flatten(1)).reshape(placed.shape), ctx.shape)
-        width = placed.shape[2]
-        pushed = (grad @ placed.flatten(1)).reshape(-1, width)
-        return by_weight, placed.reshape(-1, width).T @ pushed
+        pushed = (grad @ placed.flatten(1)).view_as(placed)
+        by_weight = _like_weights((2 * pushed) @ ii, weight.shape)
+        return by_weight, placed.flatten(0, 1).T @ pushed.flatten(0, 1)
+
+
+def _placed(weight: Tensor) -> Tensor:
+    """From ``(Q, P, *places)`` to ``(Q, S, P)``."""
+    return weight.flatten(2).mT.contiguous()
 
 
 def _like_weights(placed: Tensor, shape: torch.Size) -> Tensor:
@@ -115,7 +118,7 @@ class _MixedWhitened(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, weight: Tensor, ii: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
         inverse = inverse_of_lower(factor)
-        placed = weight.flatten(2).mT.contiguous()  # (Q, S, P)
+        placed = _placed(weight)
         ctx.shape = weight.shape
         ctx.save_for_backward(placed, factor, inverse)
         ctx.set_materialize_grads(False)

@@ -93,10 +93,10 @@ class _Predicted(torch.autograd.Function):
         if orthogonal:
             roots, turned = roots_and_shift(wide, shift)
             narrow, turned = roots.to(rows.dtype), None if turned is None else turned.to(rows.dtype)
-            variance, residual = engine.diagonal_variance(rows, tt, narrow, turned)
+            variance, clamped = engine.diagonal_variance(rows, tt, narrow, turned)
         else:
             narrow = wide.to(rows.dtype)
-            variance, residual = engine.variance(rows, tt, narrow, shift)
+            variance, clamped = engine.variance(rows, tt, narrow, shift)
         scale: Scalar = 1.0
         mean, ctx.inverse = None, None
         if by_mean:
@@ -112,15 +112,17 @@ class _Predicted(torch.autograd.Function):
         if shift is not None:
             offset = (scaled @ shift.to(INDUCING_DTYPE)).neg_().to(rows.dtype)
         ctx.engine, ctx.scale, ctx.orthogonal = engine, scale, orthogonal
-        ctx.save_for_backward(rows, residual, variance, narrow, wide, scaled, matrix, shift, turned)
+        # Not the variance itself: the operation after this one keeps the scaled one anyway.
+        tt = variance * (scale * scale)
+        ctx.save_for_backward(rows, clamped, tt, narrow, wide, scaled, matrix, shift, turned)
         if mean is not None:
             ctx.mark_non_differentiable(mean)
-        return product(rows, matrix, offset), variance * (scale * scale), mean
+        return product(rows, matrix, offset), tt, mean
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_it: Tensor, by_tt: Tensor, _: Any) -> Any:
-        rows, residual, variance, narrow, spread, scaled, matrix, shift, turned = ctx.saved_tensors
+        rows, clamped, tt, narrow, spread, scaled, matrix, shift, turned = ctx.saved_tensors
         scale: Scalar = ctx.scale
         by_matrix = summed_products(by_it, rows).to(INDUCING_DTYPE)
         by_scaled = by_matrix @ spread
@@ -132,13 +134,13 @@ class _Predicted(torch.autograd.Function):
         by_variance = by_tt * (scale * scale)
         by_log_scale: Scalar = 0.0
         if ctx.needs_input_grad[5] or ctx.inverse is not None:
-            through_variance = 2 * scale * scale * scalar(by_tt @ variance)
+            through_variance = 2 * scalar(by_tt @ tt)
             by_log_scale = scalar((by_scaled * scaled).sum()) + through_variance
         if ctx.inverse is not None:
             by_mean = -0.5 * by_log_scale * ctx.inverse * ctx.inverse
             by_each: Any = scalar(ctx.pull_back(as_tensor(by_mean, by_tt)))
             by_variance.add_(by_each)
-        saved = (rows, residual, narrow, turned)
+        saved = (rows, clamped, narrow, turned)
         if ctx.orthogonal:
             by_rows, by_kernel_tt, second, first = ctx.engine.diagonal_gradient(
                 by_variance, by_it, matrix, saved

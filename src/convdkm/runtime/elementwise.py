@@ -29,22 +29,22 @@ def _learned(rows: Tensor, projection: Tensor, shift: Tensor | None) -> Tensor:
 class Engine:
     r"""Works out the learned variance :math:`\max(k_{tt} - |V|^2, 0) + |Q^TV - u|^2`.
 
-    Maps are given as rows: V is ``(pixels, P)`` and :math:`k_{tt}`, the prior, ``(pixels,)``. The
-    first of the two terms is the residual.
+    Maps are given as rows: V is ``(pixels, P)`` and :math:`k_{tt}`, the prior, ``(pixels,)``.
+    Methods also tell where the first of the two terms is clamped, and so has no gradient.
     """
 
     def variance(
         self, rows: Tensor, prior: Tensor, projection: Tensor, shift: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The variance and the residual, from V, ``k_tt``, Q and u."""
-        variance, residual = torch.empty_like(prior), torch.empty_like(prior)
+        """The variance and where it is clamped, from V, ``k_tt``, Q and u."""
+        variance = torch.empty_like(prior)
+        clamped = torch.empty_like(prior, dtype=torch.bool)
         for piece in pieces(rows):
-            part, left = rows[piece], residual[piece]
+            part, left = rows[piece], variance[piece]
             torch.sub(prior[piece], part.square().sum(1), out=left)
-            left.clamp_(min=0)
-            inner = _learned(part, projection, shift)
-            torch.add(left, inner.square_().sum(1), out=variance[piece])
-        return variance, residual
+            torch.le(left, 0, out=clamped[piece])
+            left.clamp_(min=0).add_(_learned(part, projection, shift).square_().sum(1))
+        return variance, clamped
 
     def variance_gradient(
         self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
@@ -55,12 +55,12 @@ class Engine:
             grad: gradient by the variance.
             by_product: gradient by ``V · matrixᵀ``.
             matrix: what V was multiplied by besides.
-            saved: V, the residual, Q and u.
+            saved: V, where the variance is clamped, Q and u.
         """
-        rows, residual, projection, shift = saved
+        rows, clamped, projection, shift = saved
         by_rows, by_projection = torch.empty_like(rows), torch.zeros_like(projection)
         by_shift = None if shift is None else torch.zeros_like(shift)
-        by_prior = grad.masked_fill(residual == 0, 0)
+        by_prior = grad.masked_fill(clamped, 0)
         for piece in pieces(rows):
             part, out = rows[piece], by_rows[piece]
             inner = _learned(part, projection, shift).mul_(2 * grad[piece, None])
@@ -81,21 +81,23 @@ class Engine:
             roots: the diagonal of Σ, ``(P,)``.
             shift: t, ``(P,)``; zero if not given.
         """
-        variance, residual = torch.empty_like(prior), torch.empty_like(prior)
+        variance = torch.empty_like(prior)
+        clamped = torch.empty_like(prior, dtype=torch.bool)
         # A sum over few numbers side by side is slow where it is not a product.
         ones, squares = torch.ones_like(roots), roots.square()
         with without_autocast(rows):
             for piece in pieces(rows):
-                part, left, out = rows[piece], residual[piece], variance[piece]
+                part, left = rows[piece], variance[piece]
                 square = part.square()
                 torch.sub(prior[piece], square @ ones, out=left)
+                torch.le(left, 0, out=clamped[piece])
                 left.clamp_(min=0)
                 if shift is None:
-                    torch.add(left, square @ squares, out=out)
+                    left.add_(square @ squares)
                 else:
                     inner = torch.addcmul(-shift, part, roots, out=square).square_()
-                    torch.add(left, inner @ ones, out=out)
-        return variance, residual
+                    left.add_(inner @ ones)
+        return variance, clamped
 
     def diagonal_gradient(
         self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
@@ -105,10 +107,10 @@ class Engine:
         In the places of the gradients by Q and u stand the weighted moments of V,
         :math:`\sum_r \bar g_r V_r V_r^T` and :math:`\sum_r \bar g_r V_r`.
         """
-        rows, residual, roots, shift = saved
+        rows, clamped, roots, shift = saved
         by_rows, second = torch.empty_like(rows), rows.new_zeros(rows.shape[1], rows.shape[1])
         first = None if shift is None else torch.zeros_like(shift)
-        by_prior = grad.masked_fill(residual == 0, 0)
+        by_prior = grad.masked_fill(clamped, 0)
         for piece in pieces(rows):
             part, out, weight = rows[piece], by_rows[piece], grad[piece, None]
             inner = part * roots
@@ -128,14 +130,14 @@ PIECEWISE = Engine()
 
 
 def _variance(rows: Tensor, inner: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
-    residual = (prior - (rows * rows).sum(1)).clamp(min=0)
-    return residual + (inner * inner).sum(1), residual
+    residual = prior - (rows * rows).sum(1)
+    return residual.clamp(min=0) + (inner * inner).sum(1), residual <= 0
 
 
 def _variance_gradient(
-    rows: Tensor, inner: Tensor, grad: Tensor, residual: Tensor
+    rows: Tensor, inner: Tensor, grad: Tensor, clamped: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    by_prior = torch.where(residual == 0, 0, grad)
+    by_prior = torch.where(clamped, 0, grad)
     return -2 * by_prior[:, None] * rows, 2 * grad[:, None] * inner, by_prior
 
 
@@ -148,9 +150,9 @@ def diagonal_variance(
 
 
 def _diagonal_gradient(
-    rows: Tensor, grad: Tensor, residual: Tensor, roots: Tensor, shift: Tensor | None
+    rows: Tensor, grad: Tensor, clamped: Tensor, roots: Tensor, shift: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    by_prior = torch.where(residual == 0, 0, grad)
+    by_prior = torch.where(clamped, 0, grad)
     inner = rows * roots if shift is None else rows * roots - shift
     weight = grad[:, None]
     return 2 * (weight * roots * inner - by_prior[:, None] * rows), weight * rows, by_prior
@@ -180,9 +182,9 @@ class Compiled(Engine):
     def variance_gradient(
         self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
     ) -> Gradients:
-        rows, residual, projection, shift = saved
+        rows, clamped, projection, shift = saved
         inner = _learned(rows, projection, shift)
-        by_rows, inner, by_prior = self._variance_gradient(rows, inner, grad, residual)
+        by_rows, inner, by_prior = self._variance_gradient(rows, inner, grad, clamped)
         by_rows.addmm_(by_product, matrix).addmm_(inner, projection.T)
         by_shift = None if shift is None else -inner.sum(0)
         return by_rows, by_prior, summed_products(rows, inner), by_shift
@@ -190,8 +192,8 @@ class Compiled(Engine):
     def diagonal_gradient(
         self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
     ) -> Gradients:
-        rows, residual, roots, shift = saved
-        by_rows, weighted, by_prior = self._diagonal_gradient(rows, grad, residual, roots, shift)
+        rows, clamped, roots, shift = saved
+        by_rows, weighted, by_prior = self._diagonal_gradient(rows, grad, clamped, roots, shift)
         by_rows.addmm_(by_product, matrix)
         first = None if shift is None else weighted.sum(0)
         return by_rows, by_prior, summed_products(rows, weighted), first
