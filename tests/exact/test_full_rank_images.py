@@ -390,6 +390,9 @@ def test_errors():
     twice = dkm.Sequential(one, dkm.ArcCosine(), one, dkm.GlobalAveragePool())
     with pytest.raises(dkm.InvalidInputError, match=r"'body\.2'.*stands in two places"):
         FullRankDKM.from_data(x, y, body=twice)
+    sampled = dkm.Sequential(dkm.GramLayer(36, samples=1.0), dkm.GlobalAveragePool())
+    with pytest.raises(dkm.InvalidInputError, match="are not sampled; make its Gram layers without"):
+        FullRankDKM.from_data(x, y, body=sampled)
     with pytest.raises(dkm.InvalidInputError, match="FullRankDKM learns Grams"):
         ExactKernel(network(1.0))(x)
     with pytest.raises(dkm.GramError, match="in a sparse machine use GramLayer"):

@@ -10,6 +10,7 @@ import convdkm as dkm
 from convdkm.insight import gradient_ratios, look_into, readings
 from convdkm.insight.instruments import Meter, scale_part, whitening_of
 from convdkm.model import in_mode
+from convdkm.numerics import whitened_kl
 
 KERNELS = {"arccos": dkm.ArcCosine, "squared exponential": dkm.SquaredExponential}
 
@@ -128,8 +129,24 @@ def test_a_multiple_of_the_kernel_costs_scale_alone():
     for reading in list(readings(model).values())[:-1]:
         assert reading.scale_kl == pytest.approx(reading.kl)
         assert reading.shape_kl == pytest.approx(0, abs=1e-6)
-    assert scale_part(100.0, 6) == pytest.approx(3 * (99 - math.log(100)))
-    assert scale_part(1.0, 6) == 0
+    assert scale_part(torch.full((6,), 100.0)) == pytest.approx(3 * (99 - math.log(100)))
+    assert scale_part(torch.ones(6)) == scale_part(torch.ones(6), taylor=True) == 0
+
+
+def test_noise_and_the_second_order_leave_scale_and_shape_apart():
+    stretches = torch.linspace(0.5, 3, 6, dtype=torch.float64)
+    spread = torch.linalg.qr(torch.randn(6, 6).double())[0] * stretches.sqrt()
+    taylor = whitened_kl(spread, taylor=True)
+    multiples = torch.linspace(0.2, 5, 4001).double().sqrt()
+    least = min(float(whitened_kl(m * spread, taylor=True)) for m in multiples)
+    found = scale_part(stretches, taylor=True)
+    assert float(taylor) - found == pytest.approx(least, rel=1e-4)
+
+    model, images = machine(parameterisation="whitened", initial_scale=4.0, noise=0.1, kl="taylor")
+    model.initialise(images, seed=0)
+    for reading in list(readings(model).values())[:-1]:
+        assert reading.scale_kl == pytest.approx(reading.kl)
+        assert reading.shape_kl == pytest.approx(0, abs=1e-6)
 
 
 def test_vectors_and_float32():

@@ -110,5 +110,9 @@ class GramSizes(SpatialGram):
                 "the same Gram layer stands in two places of the machine, but each place learns a"
                 " matrix of its own; make two layers"
             )
+        if isinstance(layer, GramLayer) and layer.sample is not None:
+            raise InvalidInputError(
+                "the matrices of a FullRankDKM are not sampled; make its Gram layers without samples"
+            )
         self.sizes[layer] = len(self.cross) * math.prod(self.space)
         return replace(self, gaussian=True)

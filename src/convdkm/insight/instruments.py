@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from convdkm.errors import NotFiniteError
 from convdkm.insight.walk import Place, first_blocks, gram_leaves, taken_apart
+from convdkm.layers import GramLayer
 from convdkm.model import DeepKernelMachine
 from convdkm.ops.base import Blocks
 from convdkm.ops.gram import GramPlan
@@ -93,16 +94,23 @@ def gradient_ratios(model: nn.Module) -> dict[str, float]:
     return ratios
 
 
-def scale_part(mean_stretch: float, num_inducing: int) -> float:
-    r"""The part of a KL that a change of overall scale costs.
+def scale_part(stretches: Tensor, *, taylor: bool = False) -> float:
+    r"""The part of a KL that a change of overall scale costs; the rest is that of the shape.
 
-    With :math:`t = \mathrm{tr}\,K_{ii}^{-1}G_{ii}`, ``mean_stretch`` being :math:`t/P_i`, the KL is
-    :math:`\tfrac12(t - P_i - P_i\log\tfrac{t}{P_i})` for the scale plus
-    :math:`\tfrac12(P_i\log\tfrac{t}{P_i} - \log|K_{ii}^{-1}G_{ii}|)` for the shape, both not
-    negative; the second is the KL of :math:`\tfrac{P_i}{t}G_{ii}`, the closest multiple.
+    The rest is the least KL that a multiple of :math:`G_{ii}` has, so that neither is negative.
+    With ``stretches`` :math:`s_j`, the eigenvalues of :math:`K_{ii}^{-1}G_{ii}`, and s their mean,
+    the scale costs :math:`\tfrac12P_i(s - 1 - \log s)`. Of the KL to second order (``taylor``) in
+    :math:`\mu_j = 1/s_j`, the shape costs
+    :math:`\tfrac14(P_i - (\sum_j\mu_j)^2/\sum_j\mu_j^2)`.
     """
-    logarithm = math.log(mean_stretch) if mean_stretch > 0 else -math.inf
-    return max(0.5 * num_inducing * (mean_stretch - 1 - logarithm), 0.0)
+    if taylor:
+        inverse = stretches.reciprocal()
+        total = 0.25 * (inverse - 1).square().sum()
+        scale = total - 0.25 * (len(inverse) - inverse.sum().square() / inverse.square().sum())
+    else:
+        mean = stretches.mean()
+        scale = 0.5 * len(stretches) * (mean - 1 - mean.log())
+    return max(float(scale), 0.0)
 
 
 class Meter:
@@ -180,10 +188,12 @@ def _whitening(leaf: Place) -> Tensor:
 
 def _reading(leaf: Place, meter: Meter) -> Reading:
     kl = scale = shape = None
-    if isinstance(leaf.plan, GramPlan):
+    if isinstance(leaf.plan, GramPlan) and isinstance(leaf.layer, GramLayer):
         kl = leaf.kl
-        stretch = float(leaf.plan.spread.square().sum()) / len(leaf.ii)
-        scale = min(scale_part(stretch, len(leaf.ii)), kl)
+        # The columns after the first P_i are those of the noise, which is not part of the KL.
+        spread = leaf.plan.spread[:, : len(leaf.ii)]
+        stretches = torch.linalg.svdvals(spread).square()
+        scale = min(scale_part(stretches, taylor=leaf.layer.kl == "taylor"), kl)
         shape = max(kl - scale, 0.0)
     return Reading(kl, scale, shape, meter.explained, meter.spread)
 

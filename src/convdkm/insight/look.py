@@ -35,6 +35,7 @@ class LayerInsight:
             :class:`convdkm.insight.Reading`. None without images.
         kernel_alignment, gram_alignment: CKA of the kernel and of the learned Gram with the
             classes; None without labelled images.
+        taylor: whether the divergence is taken to second order.
     """
 
     name: str
@@ -47,6 +48,7 @@ class LayerInsight:
     spread: float | None = None
     kernel_alignment: float | None = None
     gram_alignment: float | None = None
+    taylor: bool = False
 
     @property
     def num_inducing(self) -> int:
@@ -81,7 +83,7 @@ class LayerInsight:
     @property
     def scale_kl(self) -> float:
         """The part of the KL that a change of overall scale costs."""
-        return min(scale_part(float(self.stretches.mean()), self.num_inducing), self.kl)
+        return min(scale_part(self.stretches, taylor=self.taylor), self.kl)
 
     @property
     def shape_kl(self) -> float:
@@ -188,6 +190,7 @@ def look_into(
                 meter.spread,
                 None if classes is None else cka(before[leaf].kernel(), classes),
                 None if classes is None else cka(kernels[leaf.name], classes),
+                leaf.layer.kl == "taylor",
             )
         )
     similarity = _similarities(list(kernels.values())) if kernels else None

@@ -99,6 +99,8 @@ def joined_world(timeout_minutes: float = 30) -> Iterator[World]:
     try:
         with noticing_losses():
             yield World(distributed.get_rank(), size)
+            # One that leaves early takes its connections with it, and may abort the others.
+            distributed.barrier()
     finally:
         distributed.destroy_process_group()
 
