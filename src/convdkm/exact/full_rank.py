@@ -112,7 +112,7 @@ class GramSizes(SpatialGram):
             )
         if isinstance(layer, GramLayer) and layer.sample is not None:
             raise InvalidInputError(
-                "the matrices of a FullRankDKM are not sampled; make its Gram layers without samples"
+                "the matrices of a FullRankDKM are not sampled; use Gram layers without samples"
             )
         self.sizes[layer] = len(self.cross) * math.prod(self.space)
         return replace(self, gaussian=True)

@@ -20,7 +20,7 @@ from convdkm.report.run_page import describe, plain
 from convdkm.report.scale import percent, short
 from convdkm.report.shown_predictions import figure_text
 from convdkm.training.metric_names import METRIC_NAMES
-from convdkm.training.view import format_duration
+from convdkm.training.view import format_duration, format_flops
 
 BEST = {"accuracy": max, "log_likelihood": max, "brier": min, "ece": min}
 """The figures that runs are judged by, and which of the values is the best."""
@@ -73,6 +73,8 @@ def _figures(findings: Sequence[Findings]) -> Section:
         ("in training", "train_accuracy", percent),
         ("parameters", "parameters", "{:,.0f}".format),
         ("time", "seconds", format_duration),
+        ("CPU time", "cpu_seconds", format_duration),
+        ("FLOPs", "flops", format_flops),
     ):
         if any(key in figures for figures in every):
             shown[title] = [form(each[key]) if key in each else "–" for each in every]

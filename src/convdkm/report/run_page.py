@@ -26,7 +26,7 @@ from convdkm.report.shown_predictions import (
     metrics_table,
 )
 from convdkm.training.metric_names import METRIC_NAMES
-from convdkm.training.view import format_duration
+from convdkm.training.view import format_duration, format_flops
 
 WELL_CALIBRATED = 0.02
 REMARKS = {
@@ -76,6 +76,9 @@ def overview_section(found: Findings) -> Section:
     ]
     if "seconds" in figures:
         tiles.append(_tile("training time", format_duration(figures["seconds"]), record.progress))
+    if "flops" in figures:
+        hours = f"{format_duration(figures['cpu_seconds'])} of CPU time"
+        tiles.append(_tile("cost", format_flops(figures["flops"]), hours))
     if "parameters" in figures:
         tiles.append(_tile("parameters", f"{figures['parameters']:,.0f}", ""))
     said = [] if found.outcome is None else _of_predictions(found.outcome)

@@ -41,6 +41,7 @@ class Progress:
     Attributes:
         step: steps done.
         seconds: time spent so far, over all parts of the run.
+        cpu_seconds: the same in time of processors, of this process and all its threads.
         caution: what the learning rate is multiplied by after failed steps; 1 normally.
         sums: of the epoch under way, weighted by images.
         ending: of an epoch whose steps are done, and which has not been evaluated and noted yet:
@@ -51,6 +52,7 @@ class Progress:
 
     step: int = 0
     seconds: float = 0.0
+    cpu_seconds: float = 0.0
     caution: float = 1.0
     sums: dict[str, float] = field(default_factory=dict)
     ending: dict[str, dict[str, float]] | None = None

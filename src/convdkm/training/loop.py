@@ -90,7 +90,7 @@ class Trainer:
         self.progress = Progress()
         self._snapshot = Snapshot(model, self.optimiser)
         self._terminated: Callable[[], bool] = bool
-        self._start = time.perf_counter()
+        self._start, self._cpu_start = time.perf_counter(), time.process_time()
 
     @property
     def total_steps(self) -> int:
@@ -109,6 +109,10 @@ class Trainer:
     def _seconds(self) -> float:
         """Time spent so far, over all parts of the run."""
         return time.perf_counter() - self._start
+
+    def _note_time(self) -> None:
+        self.progress.seconds = self._seconds()
+        self.progress.cpu_seconds = time.process_time() - self._cpu_start
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
@@ -150,6 +154,7 @@ class Trainer:
         progress = self.progress
         saved = progress.seconds
         self._start = time.perf_counter() - saved
+        self._cpu_start = time.process_time() - progress.cpu_seconds
         at_start = {} if progress.step else self.readings()
         if progress.ending is not None and not self._end_epoch():
             return
@@ -160,7 +165,7 @@ class Trainer:
                 if not progress.step:
                     self._record_layers(figures.divergences, figures.gradients, at_start)
                 progress.step += 1
-                progress.seconds = self._seconds()
+                self._note_time()
                 self._record(figures, rate, progress.seconds - began)
                 ends = self._ends_epoch(progress.step)
                 if ends:
@@ -299,7 +304,7 @@ class Trainer:
                 values.update(found)
             except ScoringStoppedError:
                 stopped = True
-        progress.seconds = self._seconds()
+        self._note_time()
         progress.interrupted = self.world.any(stopped)
         if progress.interrupted:
             self.save()

@@ -27,6 +27,7 @@ from convdkm.training.build import (
     unfitted_whitening,
 )
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Progress
+from convdkm.training.cost import FEWEST, step_cost
 from convdkm.training.folder import CHECKPOINTS, METRICS, TENSORBOARD, Writer
 from convdkm.training.loop import ScoringStoppedError, Trainer
 from convdkm.training.memory import Demand, Estimate, estimate
@@ -174,7 +175,11 @@ class Session:
                 result.step = progress.step
                 if not progress.interrupted and self.world.leads:
                     result.metrics = self._final_figures(
-                        epochs=config.training.epochs, steps=progress.step, seconds=progress.seconds
+                        epochs=config.training.epochs,
+                        steps=progress.step,
+                        seconds=progress.seconds,
+                        cpu_seconds=progress.cpu_seconds,
+                        **self._flops(),
                     )
         except ScoringStoppedError:
             pass
@@ -208,6 +213,17 @@ class Session:
             "views": Views(self.result.config.training.views).count,
             "parameters": sum(p.numel() for p in self.result.model.parameters()),
         }
+
+    def _flops(self) -> dict[str, float]:
+        """Floating-point operations of all steps, where one of them can be counted."""
+        trainer, recipe = self.trainer, self.result.config.training
+        images = next(trainer.batches.clean(2 * FEWEST))
+        labels = trainer.batches.targets[: len(images)]
+        cost = step_cost(self.result.model, recipe, images, labels, self.world.size)
+        if cost is None:
+            return {}
+        per_epoch = cost.fixed * trainer.batches.steps + cost.per_image * trainer.batches.num_data
+        return {"flops": recipe.epochs * per_epoch}
 
     def _parts(self) -> dict[str, tuple[Tensor, Tensor]]:
         held_out = {} if self.held_out is None else {"validation": self.held_out}

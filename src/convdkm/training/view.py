@@ -60,6 +60,17 @@ def format_duration(seconds: float) -> str:
 
 
 @_or_missing
+def format_flops(flops: float) -> str:
+    """A number of floating-point operations.
+
+    >>> format_flops(2.34e9), format_flops(1.26e15)
+    ('2.3 GFLOP', '1.3 PFLOP')
+    """
+    power = min(max(int(math.log10(max(flops, 1.0))) // 3, 3), 6)
+    return f"{flops / 1000**power:,.1f} {'GTPE'[power - 3]}FLOP"
+
+
+@_or_missing
 def format_number(value: float) -> str:
     """A value of the objective or of one of its parts, in at most nine characters."""
     size = abs(value)
