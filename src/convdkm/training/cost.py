@@ -75,7 +75,7 @@ def line(step: Callable[[int], object]) -> StepCost:
 
     All operations are either independent of the number of images or proportional to it.
     """
-    few, more = (flops(lambda n=n: step(n)) for n in (FEWEST, 2 * FEWEST))
+    few, more = flops(lambda: step(FEWEST)), flops(lambda: step(2 * FEWEST))
     per_image = (more - few) / FEWEST
     return StepCost(few - FEWEST * per_image, per_image)
 
