@@ -262,7 +262,7 @@ def test_every_choice_reaches_resnet_as_it_does_a_configuration():
 
 
 def test_presets_keep_the_expectations_that_they_had():
-    had = dict.fromkeys(("paper", "paper-benchmark", "published"), "monte-carlo")
+    had = dict.fromkeys(("paper", "paper-benchmark", "published", "skr"), "monte-carlo")
     for name in names():
         assert preset(name).config("cifar10").model.expectation == had.get(name, "nodes")
 

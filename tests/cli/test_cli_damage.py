@@ -1,6 +1,5 @@
 """Runs whose checkpoints are damaged, in whatever way."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from cli_helpers import fail, succeed
 
 from convdkm.training.run import Run
 from damage import cut, flipped_bits, rewrite
+from run_figures import final_figures
 
 LAST = "checkpoints/last.safetensors"
 
@@ -21,12 +21,6 @@ def damaged(digits_run, tmp_path) -> Path:
     (folder / "metrics.json").unlink()
     cut(folder / LAST)
     return folder
-
-
-def figures(folder: Path) -> dict[str, float]:
-    values = json.loads((folder / "metrics.json").read_text())
-    del values["seconds"]
-    return values
 
 
 def test_export_and_report_go_back_as_well(damaged, tmp_path):
@@ -86,7 +80,7 @@ def test_an_optimiser_that_is_damaged_falls_back(damaged, digits_run):
     rewrite(last, lambda _, tensors: tensors.pop("optimiser.3.exp_avg"))
     outcome = succeed("resume", damaged, "-q")
     assert "going back to the checkpoint before" in outcome.err
-    assert figures(damaged) == figures(digits_run)
+    assert final_figures(damaged) == final_figures(digits_run)
 
 
 def test_a_predictor_in_the_place_of_a_checkpoint(damaged, tmp_path):

@@ -1,6 +1,5 @@
 """Files that cannot be written: what failed, what is saved, and how to go on."""
 
-import json
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,6 +12,7 @@ from safetensors.torch import save_file
 from convdkm.storage import files, tensor_file
 from convdkm.storage.text import csv_line
 from convdkm.training.run import Run
+from run_figures import final_figures
 
 OPTIONS = [*QUICK, *TINY, "--epochs", 2, "-q"]
 
@@ -34,12 +34,6 @@ def whole(arrays, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
     succeed("train", arrays, *OPTIONS, "-o", folder)
     return folder
-
-
-def figures(folder: Path) -> dict[str, float]:
-    values = json.loads((folder / "metrics.json").read_text())
-    del values["seconds"]
-    return values
 
 
 def failing_after(count: int, function):
@@ -68,7 +62,7 @@ def test_a_checkpoint_that_cannot_be_written(arrays, whole, tmp_path, after, ste
     assert Run.open(folder).step == step
     assert not list(folder.rglob("*.tmp"))
     succeed("resume", folder, "-q")
-    assert figures(folder) == figures(whole)
+    assert final_figures(folder) == final_figures(whole)
 
 
 def test_the_first_checkpoint_that_cannot_be_written(arrays, tmp_path, monkeypatch):
@@ -96,7 +90,7 @@ def test_a_table_that_cannot_be_written(arrays, whole, tmp_path, monkeypatch, ro
     assert "steps.csv cannot be written: No space left on device; free some space" in text
     assert f"Saved so far is step {rows // 4 * 4}" in text
     succeed("resume", folder, "-q")
-    assert figures(folder) == figures(whole)
+    assert final_figures(folder) == final_figures(whole)
     succeed("verify", folder)
 
 
@@ -108,7 +102,7 @@ def test_the_figures_of_the_end_that_cannot_be_written(arrays, whole, tmp_path, 
     assert "metrics.json cannot be written" in text
     assert "Saved so far is step 8" in text
     succeed("resume", folder, "-q")
-    assert figures(folder) == figures(whole)
+    assert final_figures(folder) == final_figures(whole)
 
 
 def failing_on(name: str):
@@ -177,7 +171,7 @@ def test_a_disk_that_is_full(arrays, whole, small_disk, room):
     assert "Traceback" not in text
     filler.unlink()
     succeed("resume", folder, "-q")
-    assert figures(folder) == figures(whole)
+    assert final_figures(folder) == final_figures(whole)
     succeed("verify", folder)
     path = small_disk / "machine.safetensors"
     succeed("export", folder, path)

@@ -14,9 +14,9 @@ from cli_helpers import QUICK, TINY, call, fail, start, succeed
 
 from convdkm.cli import interrupt as interrupt_module
 from convdkm.cli.interrupt import Interrupt
+from run_figures import final_figures, without_clocks
 
 OPTIONS = [*QUICK, *TINY, "--epochs", 3]
-CLOCKS = ("seconds", "images_per_second")
 
 
 @pytest.fixture(scope="module")
@@ -27,22 +27,13 @@ def whole(arrays, tmp_path_factory) -> Path:
     return folder
 
 
-def metrics(folder: Path) -> dict[str, float]:
-    values = json.loads((folder / "metrics.json").read_text())
-    del values["seconds"]
-    return values
-
-
 def rows(path: Path) -> list[dict[str, str]]:
     with path.open() as file:
-        return [
-            {name: cell for name, cell in row.items() if name not in CLOCKS}
-            for row in csv.DictReader(file)
-        ]
+        return [without_clocks(row) for row in csv.DictReader(file)]
 
 
 def require_same(folder: Path, whole: Path) -> None:
-    assert metrics(folder) == metrics(whole)
+    assert final_figures(folder) == final_figures(whole)
     for name in ("steps.csv", "epochs.csv", "layers.csv"):
         assert rows(folder / name) == rows(whole / name)
 
@@ -207,7 +198,7 @@ def test_a_signal_while_images_are_scored_stops_within_a_batch(
     assert resumed.last_line == str(folder)
     assert len(rows(folder / "steps.csv")) == 12
     if last:
-        assert metrics(folder) == pytest.approx(metrics(whole), rel=1e-6)
+        assert final_figures(folder) == pytest.approx(final_figures(whole), rel=1e-6)
     else:
         unbroken = tmp_path / "unbroken"
         succeed("train", *arguments, "-o", unbroken, "-q")
@@ -258,7 +249,7 @@ def test_a_finished_run_is_not_trained_again_unless_asked_for_more(whole, tmp_pa
 
     longer = succeed("resume", folder, "--epochs", 4, "-q")
     assert longer.last_line == str(folder)
-    assert metrics(folder)["epochs"] == 4
+    assert final_figures(folder)["epochs"] == 4
     assert [row["epoch"] for row in rows(folder / "epochs.csv")] == ["1", "2", "3", "4"]
     assert "finished: 4 epochs" in succeed("resume", folder).out
 
@@ -396,10 +387,10 @@ def test_two_processes_train_one_machine(arrays, tmp_path):
     assert out.splitlines()[-1] == str(folder)
     assert out.count(str(folder)) == 2, "one process speaks: at the start, and in the last line"
     assert [row["step"] for row in rows(folder / "steps.csv")] == [str(n) for n in range(1, 9)]
-    assert metrics(folder)["steps"] == 8
+    assert final_figures(folder)["steps"] == 8
     evaluated = json.loads(succeed("evaluate", folder, "--json").out)
     assert evaluated["test_log_likelihood"] == pytest.approx(
-        metrics(folder)["test_log_likelihood"], rel=1e-5
+        final_figures(folder)["test_log_likelihood"], rel=1e-5
     )
 
 

@@ -152,7 +152,7 @@ def test_a_gaussian_likelihood_has_no_mutual_information(arrays, photos, tmp_pat
 def test_presets_are_listed_with_what_they_are():
     out = succeed("presets").out
     assert max(map(len, out.splitlines())) <= 80
-    for name in ("paper", "paper-benchmark", "published", "quick"):
+    for name in ("paper", "paper-benchmark", "published", "skr", "quick"):
         assert f"\n{name} " in out
 
 

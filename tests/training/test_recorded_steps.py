@@ -5,10 +5,11 @@ import logging
 import pytest
 import torch
 from counted_passes import passes_of
-from parallel import CASES, CLOCKS, one_step, require_same, trainer_of
+from parallel import CASES, one_step, require_same, trainer_of
 
 import convdkm as dkm
 from convdkm.training import fit
+from run_figures import CLOCKS
 
 SAMPLED = ("monte-carlo", "gaussian")
 

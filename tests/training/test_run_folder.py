@@ -21,6 +21,7 @@ from convdkm.training.checkpoint import FILES
 from convdkm.training.folder import MARKER, REPLACED, writing
 from convdkm.training.session import prepared
 from convdkm.training.world import World
+from run_figures import final_figures
 
 TINY = {
     "inducing": (6,),
@@ -42,11 +43,6 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def copied(finished, tmp_path):
     return shutil.copytree(finished, tmp_path / "run")
-
-
-def figures(folder):
-    values = json.loads((folder / "metrics.json").read_text())
-    return {name: value for name, value in values.items() if name != "seconds"}
 
 
 def contents(folder):
@@ -225,7 +221,7 @@ def killed_in(module, name, folder):
 def test_a_run_killed_before_its_first_checkpoint_starts_anew(module, name, finished, tmp_path):
     folder = killed_in(module, name, tmp_path / "run")
     assert resume(folder).metrics
-    assert figures(folder) == figures(finished)
+    assert final_figures(folder) == final_figures(finished)
     assert not list(folder.rglob("*.tmp"))
 
 

@@ -19,7 +19,8 @@ def sweep(
         argument(
             "TABLE",
             "selection (Table 1: all of nu, normalisation, rescaling, top and likelihood), one of"
-            " these five, inducing (Table 2) or comparison (Table 3)",
+            " these five, inducing (Table 2), comparison (Table 3), or regularisation (of the"
+            " follow-up)",
         ),
     ],
     *,

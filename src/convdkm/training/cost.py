@@ -81,9 +81,9 @@ def line(step: Callable[[int], object]) -> StepCost:
 
 
 def step_cost(
-    model: DeepKernelMachine, recipe: Recipe, inputs: Tensor, targets: Tensor, processes: int = 1
+    model: DeepKernelMachine, recipe: Recipe, inputs: Tensor, targets: Tensor
 ) -> StepCost | None:
-    """What the steps of a run cost, summed over processes; None where a step fails.
+    """What the steps of a run cost, done by one process; None where a step fails.
 
     Steps on a few images are taken with a copy of the machine. The machine, its gradients and the
     state of random numbers are left as they are.
@@ -92,7 +92,6 @@ def step_cost(
         model: the machine, which has been initialised.
         recipe: how it is trained.
         inputs, targets: a few images, and their labels.
-        processes: how many share every batch; the inducing chain is worked out in each.
     """
     copied = copy.deepcopy(model).train()
     for part in compilable(copied):
@@ -110,14 +109,16 @@ def step_cost(
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         try:
             found = line(step)
-            share = -(-recipe.batch_size // processes)
-            further, pieces = 0.0, -(-share // (recipe.micro_batch or share))
+            further, pieces = (
+                0.0,
+                -(-recipe.batch_size // (recipe.micro_batch or recipe.batch_size)),
+            )
             if pieces > 1:
                 images = 2 * FEWEST
                 further = (flops(lambda: step(images, 2)) - found.at(images)) * (pieces - 1)
         except NumericalError:
             return None
-    return StepCost((found.fixed + further) * processes, found.per_image)
+    return StepCost(found.fixed + further, found.per_image)
 
 
 class _Counter(TorchDispatchMode):

@@ -219,7 +219,7 @@ class Session:
         trainer, recipe = self.trainer, self.result.config.training
         images = next(trainer.batches.clean(2 * FEWEST))
         labels = trainer.batches.targets[: len(images)]
-        cost = step_cost(self.result.model, recipe, images, labels, self.world.size)
+        cost = step_cost(self.result.model, recipe, images, labels)
         if cost is None:
             return {}
         per_epoch = cost.fixed * trainer.batches.steps + cost.per_image * trainer.batches.num_data

@@ -25,6 +25,7 @@ ROWS = {
     "likelihood": 2,
     "inducing": 6,
     "comparison": 12,
+    "regularisation": 4,
 }
 EVERY_ROW = [(name, row.name) for name in CATEGORIES for row in category(name).runnable_rows]
 
@@ -41,7 +42,7 @@ def test_every_row_has_every_published_figure(name):
         lacking = {row.name for row in table.rows} - set(table.published[metric])
         printed_elsewhere = name == "nu" and metric == "test_accuracy"
         assert lacking == ({"1000", "10", "0.1", "0.001"} if printed_elsewhere else set())
-    full = {"likelihood": 2, "comparison": 1}.get(name, 4)
+    full = {"likelihood": 2, "comparison": 1, "regularisation": 2}.get(name, 4)
     assert len(table.metrics) == full
 
 

@@ -19,8 +19,11 @@ from convdkm.lab.studies.statistics import Published
 from convdkm.options import nearest
 
 SELECTION = "selection"
-CATEGORIES = ("nu", "normalisation", "rescaling", "top", "likelihood", "inducing", "comparison")
-"""The first five are those of Table 1."""
+CATEGORIES = (
+    *("nu", "normalisation", "rescaling", "top", "likelihood"),
+    *("inducing", "comparison", "regularisation"),
+)
+"""The first five are those of Table 1; the last is from the follow-up."""
 METRICS = {
     "test_accuracy": "Test accuracy (%)",
     "test_log_likelihood": "Test log-likelihood",
