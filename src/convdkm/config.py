@@ -77,6 +77,11 @@ class Recipe(Options):
         4, description="random crops from a margin of zeros this wide; 0 for none"
     )
     flip: bool = Field(True, description="random horizontal flips")
+    alternate_flips: bool = Field(
+        False,
+        description="draw the flip of an image in the first epoch only, and mirror it in every"
+        " other one",
+    )
     augment: AugmentStage = Field(
         "before-whitening", description="crop and flip before whitening or after it"
     )
@@ -169,6 +174,10 @@ class Recipe(Options):
             raise ValueError(f"milestones are shares of training in (0, 1], got {self.milestones}")
         if self.augment_everywhere and self.augment == "after-whitening":
             raise ValueError("augment_everywhere goes with augment='before-whitening'")
+        if self.alternate_flips and not self.flip:
+            raise ValueError(
+                "alternate_flips is a kind of flips, but flip is off: switch it on too"
+            )
         return self
 
 

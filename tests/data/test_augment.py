@@ -45,6 +45,14 @@ def test_without_margin_and_flip_nothing_changes():
     assert torch.equal(random_crop_flip(images, margin=0, flip=False), images)
 
 
+def test_images_to_mirror_may_be_given():
+    images, generator = torch.rand(6, 3, 4, 5), torch.Generator().manual_seed(3)
+    which = torch.tensor([True, False, False, True, True, False])
+    made = random_crop_flip(images, margin=0, flip=which, generator=generator)
+    assert torch.equal(made[which], images[which].flip(3))
+    assert torch.equal(made[~which], images[~which])
+
+
 def test_no_images_are_no_error():
     assert random_crop_flip(torch.rand(0, 3, 4, 4)).shape == (0, 3, 4, 4)
 

@@ -8,6 +8,7 @@ import torch
 
 from convdkm.config import Recipe
 from convdkm.data.whitening import Standardise
+from convdkm.errors import InvalidInputError
 from convdkm.training.batches import Batches, generator_of, seed_of
 from convdkm.training.schedule import learning_rate
 from convdkm.training.world import (
@@ -82,13 +83,48 @@ def test_an_epoch_has_every_image_once(images):
     assert not torch.equal(all_of(batches, 1)[1], labels)
 
 
-def test_an_epoch_can_begin_anywhere(images):
-    options = {"crop": 1, "flip": True, "seed": 3}
+@pytest.mark.parametrize("more", [{}, {"alternate_flips": True}])
+def test_an_epoch_can_begin_anywhere(images, more):
+    options = {"crop": 1, "flip": True, "seed": 3, **more}
     batches = Batches(images, torch.arange(23), 5, **options)
     inputs, labels = all_of(batches, 4)
     later, rest = all_of(Batches(images, torch.arange(23), 5, **options), 4, start=2)
     assert torch.equal(rest, labels[10:])
     assert torch.equal(later, inputs[10:])
+
+
+def mirrored(batches, epoch):
+    """Which images an epoch mirrors, in the order of the training set."""
+    inputs, labels = all_of(batches, epoch)
+    straight = (inputs == batches.images[labels]).flatten(1).all(1)
+    assert torch.equal(inputs[~straight], batches.images[labels[~straight]].flip(3))
+    return ~straight[labels.argsort()]
+
+
+def test_alternating_flips_show_both_sides_in_two_epochs(images):
+    labels = torch.arange(23)
+    first, *rest = (
+        mirrored(Batches(images, labels, 5, flip=True, alternate_flips=True, seed=3), epoch)
+        for epoch in range(4)
+    )
+    assert 0 < first.sum() < 23
+    for epoch, found in enumerate(rest, 1):
+        assert torch.equal(found, first ^ bool(epoch % 2))
+    other_size = Batches(images, labels, 7, flip=True, alternate_flips=True, seed=3)
+    assert torch.equal(mirrored(other_size, 0), first)
+    other_seed = Batches(images, labels, 5, flip=True, alternate_flips=True, seed=4)
+    assert not torch.equal(mirrored(other_seed, 0), first)
+    drawn = Batches(images, labels, 5, flip=True, seed=3)
+    assert not torch.equal(mirrored(drawn, 1), ~mirrored(drawn, 0))
+
+
+def test_a_recipe_alternates_flips():
+    images, labels = torch.rand(23, 1, 4, 4), torch.arange(23)
+    recipe = Recipe(crop=0, batch_size=6, alternate_flips=True)
+    batches = Batches.of(recipe, images, labels)
+    assert torch.equal(mirrored(batches, 1), ~mirrored(batches, 0))
+    with pytest.raises(InvalidInputError, match="alternate_flips is a kind of flips, but flip is"):
+        Recipe.checked({"alternate_flips": True, "flip": False})
 
 
 def test_whitening_before_and_after_augmentation(images):
@@ -142,9 +178,10 @@ def test_parts_are_those_of_tensor_split():
             assert [list(part) for part in found] == [part.tolist() for part in expected]
 
 
+@pytest.mark.parametrize("more", [{}, {"alternate_flips": True}])
 @pytest.mark.parametrize("total", [23, 6, 2])
-def test_augmentation_belongs_to_the_place_in_the_batch(images, total):
-    options = {"crop": 2, "flip": True, "seed": 4}
+def test_augmentation_does_not_depend_on_the_processes(images, total, more):
+    options = {"crop": 2, "flip": True, "seed": 4, **more}
     images, labels = images[:total], torch.arange(total)
     alone = Batches(images, labels, 6, **options)
     shares = [Batches(images, labels, 6, world=World(rank, 3), **options) for rank in range(3)]

@@ -13,7 +13,7 @@ def random_crop_flip(
     images: Tensor,
     *,
     margin: int = 4,
-    flip: bool = True,
+    flip: bool | Tensor = True,
     generator: torch.Generator | None = None,
     first: int = 0,
     total: int | None = None,
@@ -25,7 +25,8 @@ def random_crop_flip(
 
     Args:
         margin: how many zeros are put around an image; the crop moves by up to as many pixels.
-        flip: whether to mirror left and right, with probability one half.
+        flip: whether to mirror left and right, with probability one half; or which of the images
+            to mirror, ``(N,)``.
         generator: a CPU generator; by default PyTorch's own.
         first, total: the images are those from ``first`` on of a batch of ``total``, and are
             cropped and mirrored as in the whole batch.
@@ -41,9 +42,10 @@ def random_crop_flip(
     part = slice(first, first + count)
     top, left = torch.randint(2 * margin + 1, (2, total, 1), generator=generator)[:, part]
     rows, columns = top + torch.arange(height), left + torch.arange(width)
-    if flip:
-        straight = torch.rand(total, 1, generator=generator)[part] < 0.5
-        columns = torch.where(straight, columns, columns.flip(1))
+    if not isinstance(flip, Tensor):
+        drawn = torch.rand(total, generator=generator)[part] if flip else torch.zeros(count)
+        flip = drawn >= 0.5
+    columns = torch.where(flip.unsqueeze(1), columns.flip(1), columns)
     which = torch.arange(count).reshape(-1, 1, 1)
     place = (which, rows.unsqueeze(2), columns.unsqueeze(1))
     image, row, column = (index.to(images.device) for index in place)

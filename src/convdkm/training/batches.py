@@ -51,6 +51,9 @@ class Batches:
         whitening: fitted; None for none.
         crop: margin of the random crops; 0 for none.
         flip: whether to flip images at random.
+        alternate_flips: in place of a draw in every epoch, one in the first: an image is mirrored
+            in epoch e (from 0) if :math:`b + e` is odd, with b = 0 or 1 of the seed and the image
+            alone (Jordan, 2024). Two epochs after each other show both.
         augment: crop and flip before whitening, or after it.
         seed: of order and augmentation.
         world: the processes that share the batches.
@@ -65,12 +68,17 @@ class Batches:
         whitening: Whitening | None = None,
         crop: int = 0,
         flip: bool = False,
+        alternate_flips: bool = False,
         augment: AugmentStage = "before-whitening",
         seed: int = 0,
         world: World | None = None,
     ) -> None:
         self.targets, self.batch_size, self.whitening = targets, batch_size, whitening
         self.crop, self.flip, self.seed = crop, flip, seed
+        self._mirrored_first: Tensor | None = None
+        if flip and alternate_flips:
+            drawn = torch.rand(len(targets), generator=generator_of(seed, 8))
+            self._mirrored_first = drawn >= 0.5
         self.world = world or World()
         self._whiten_first = not (crop or flip) or augment == "after-whitening"
         self.images = self.whitened(images) if self._whiten_first else images
@@ -78,7 +86,8 @@ class Batches:
     @classmethod
     def of(cls, recipe: Recipe, images: Tensor, targets: Tensor, **more: Any) -> Batches:
         """Those that a recipe asks for; ``more`` may give ``whitening`` and ``world``."""
-        options = {name: getattr(recipe, name) for name in ("crop", "flip", "augment", "seed")}
+        names = ("crop", "flip", "alternate_flips", "augment", "seed")
+        options = {name: getattr(recipe, name) for name in names}
         return cls(images, targets, recipe.batch_size, **options, **more)
 
     @property
@@ -102,18 +111,25 @@ class Batches:
         order = torch.randperm(self.num_data, generator=generator_of(self.seed, 1, epoch))
         for step, chosen in enumerate(order.split(self.batch_size)[start:], start):
             share = self.world.shares(len(chosen))[self.world.rank] or range(1)
-            index = chosen[share.start : share.stop].to(self.images.device)
+            own = chosen[share.start : share.stop]
+            index = own.to(self.images.device)
             inputs = self.images[index]
             if self.crop or self.flip:
                 inputs = random_crop_flip(
                     inputs,
                     margin=self.crop,
-                    flip=self.flip,
+                    flip=self._flips(epoch, own),
                     generator=generator_of(self.seed, 3, epoch, step, 0),
                     first=share.start,
                     total=len(chosen),
                 )
             yield inputs if self._whiten_first else self.whitened(inputs), self.targets[index]
+
+    def _flips(self, epoch: int, images: Tensor) -> bool | Tensor:
+        """Which of these images are mirrored in an epoch, or whether that is drawn."""
+        if self._mirrored_first is None:
+            return self.flip
+        return self._mirrored_first[images] ^ bool(epoch % 2)
 
     def clean(self, count: int, at_a_time: int | None = None) -> Iterator[Tensor]:
         """At most ``count`` images, chosen once, whitened and not augmented, in batches.
