@@ -82,8 +82,11 @@ class Recipe(Options):
         description="draw the flip of an image in the first epoch only, and mirror it in every"
         " other one",
     )
+    cutout: Annotated[int, Field(ge=0)] = Field(
+        0, description="side of a square of zeros at a random place of every image; 0 for none"
+    )
     augment: AugmentStage = Field(
-        "before-whitening", description="crop and flip before whitening or after it"
+        "before-whitening", description="crop, flip and cut out before whitening or after it"
     )
     augment_everywhere: bool = Field(
         False,

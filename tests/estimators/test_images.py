@@ -94,8 +94,8 @@ def test_rows_without_a_shape_are_signals(few):
     assert classifier.image_shape_ == full_shape((64,)) == (1, 64)
     expected = classifier.predict_proba(rows)
     assert (small(image_shape=(64,)).fit(rows, labels).predict_proba(rows) == expected).all()
-    for given in ({"crop": 1}, {"options": {"flip": True}}, {"options": {"alternate_flips": True}}):
-        with pytest.raises(ValueError, match=r"(crop|flip|alternate_flips) is for images; these"):
+    for given in ({"crop": 1}, {"options": {"flip": True}}, {"options": {"cutout": 3}}):
+        with pytest.raises(ValueError, match=r"(crop|flip|cutout) is for images; these"):
             small(**given).fit(rows, labels)
 
 

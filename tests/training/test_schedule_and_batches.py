@@ -83,7 +83,7 @@ def test_an_epoch_has_every_image_once(images):
     assert not torch.equal(all_of(batches, 1)[1], labels)
 
 
-@pytest.mark.parametrize("more", [{}, {"alternate_flips": True}])
+@pytest.mark.parametrize("more", [{}, {"alternate_flips": True, "cutout": 3}])
 def test_an_epoch_can_begin_anywhere(images, more):
     options = {"crop": 1, "flip": True, "seed": 3, **more}
     batches = Batches(images, torch.arange(23), 5, **options)
@@ -143,6 +143,20 @@ def test_whitening_before_and_after_augmentation(images):
     torch.testing.assert_close(early[~margin], late[~margin])
 
 
+@pytest.mark.parametrize("augment", ["before-whitening", "after-whitening"])
+def test_cutout_is_zero_where_images_are_augmented(images, augment):
+    labels, whitening = torch.arange(23), Standardise().fit(images)
+    options = {"whitening": whitening, "augment": augment}
+    ((inputs, order),) = Batches(images, labels, 23, cutout=3, **options).epoch(0)
+    plain = whitening(images)[order]
+    zero = whitening(torch.zeros_like(images))[order]
+    hidden = zero if augment == "before-whitening" else torch.zeros_like(plain)
+    cut = ~torch.isclose(inputs, plain)
+    assert cut.flatten(1).any(1).all()
+    torch.testing.assert_close(inputs[cut], hidden[cut])
+    assert Recipe(cutout=3).cutout == Batches.of(Recipe(cutout=3), images, labels).cutout == 3
+
+
 def test_clean_images(images):
     whitening = Standardise().fit(images)
     batches = Batches(images, torch.arange(23), 5, whitening=whitening, crop=2, flip=True)
@@ -178,7 +192,7 @@ def test_parts_are_those_of_tensor_split():
             assert [list(part) for part in found] == [part.tolist() for part in expected]
 
 
-@pytest.mark.parametrize("more", [{}, {"alternate_flips": True}])
+@pytest.mark.parametrize("more", [{}, {"alternate_flips": True, "cutout": 3}])
 @pytest.mark.parametrize("total", [23, 6, 2])
 def test_augmentation_does_not_depend_on_the_processes(images, total, more):
     options = {"crop": 2, "flip": True, "seed": 4, **more}
