@@ -132,6 +132,12 @@ class Recipe(Options):
     muon_rate: Annotated[float, Field(gt=0)] = Field(
         0.02, description="Muon's, at its peak: the angle by which a step turns the weights"
     )
+    lookahead: Annotated[int, Field(ge=0)] = Field(
+        0, description="steps after which weights are averaged with slow weights; 0 for no average"
+    )
+    lookahead_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="share of the way that slow weights go in an average"
+    )
     schedule: ScheduleName = Field("steps", description="of the learning rate")
     milestones: Rates = Field(
         (0.4, 0.8), description="schedule 'steps': shares of training after which the rate drops"

@@ -214,6 +214,8 @@ class Trainer:
         rate = learning_rate(self.config, progress.step, self.total_steps) * progress.caution
         self.optimiser.set_rate(rate)
         self.optimiser.step()
+        done = progress.step + 1
+        self.optimiser.look_ahead(done, last=done == self.total_steps)
         progress.caution = min(1.0, progress.caution * 1.05)
         return figures, rate
 
