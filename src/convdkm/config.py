@@ -148,6 +148,12 @@ class Recipe(Options):
     warmup: Fraction = Field(
         0.3, description="schedules 'one-cycle' and 'cosine': share of training before the peak"
     )
+    nu_start: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        1.0, description="what every nu is multiplied by in the first step; then log-linear to 1"
+    )
+    nu_warmup: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="share of training after which that factor is 1"
+    )
     calibrate: Annotated[int, Field(ge=0)] = Field(
         0, description="training images that running statistics are made exact by, at evaluation"
     )

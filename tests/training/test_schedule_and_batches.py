@@ -1,4 +1,4 @@
-"""Learning rates and batches are functions of the step alone."""
+"""Learning rates, weights of the KL and batches are functions of the step alone."""
 
 import math
 import signal
@@ -10,7 +10,7 @@ from convdkm.config import Recipe
 from convdkm.data.whitening import Standardise
 from convdkm.errors import InvalidInputError
 from convdkm.training.batches import Batches, generator_of, seed_of
-from convdkm.training.schedule import learning_rate
+from convdkm.training.schedule import learning_rate, nu_factor
 from convdkm.training.world import (
     ProcessLostError,
     World,
@@ -62,6 +62,25 @@ def test_cosine_and_constant():
 def test_short_runs_have_rates(schedule, total):
     for rate in rates(total, schedule=schedule, learning_rate=0.1, warmup=0.0):
         assert 0 < rate <= 0.1
+
+
+@pytest.mark.parametrize("start", [0.01, 30.0])
+@pytest.mark.parametrize("warmup", [1.0, 0.25])
+def test_the_weight_of_the_kl_is_log_linear_and_ends_at_one(start, warmup):
+    config, total = Recipe(nu_start=start, nu_warmup=warmup), 101
+    factors = [nu_factor(config, step, total) for step in range(total)]
+    moving = round(warmup * 100)
+    for step, factor in enumerate(factors):
+        assert math.log(factor) == pytest.approx(math.log(start) * max(0, 1 - step / moving))
+    assert factors[-1] == 1
+    assert nu_factor(config, 0, 1) == 1
+    assert {nu_factor(Recipe(), step, 9) for step in range(9)} == {1.0}
+
+
+def test_options_of_the_weight_of_the_kl_are_checked():
+    for name, value in (("nu_start", 0), ("nu_start", math.inf), ("nu_warmup", 0)):
+        with pytest.raises(InvalidInputError, match=f"{name} must be"):
+            Recipe.checked({name: value})
 
 
 @pytest.fixture

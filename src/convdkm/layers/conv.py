@@ -69,12 +69,12 @@ class Mixing(Layer):
         if self.identity:
             if factor is None:
                 factor = torch.eye(self.in_inducing).to(self.weight)
-            size = self.weight.shape[2:]
-            centre = tuple((length - 1) // 2 for length in size)
             rest.mul_(factor.norm() * self.in_inducing**-0.5)
-            self.weight[:passed].zero_()
-            scale = self.divisor * math.prod(size) ** 0.5
-            self.weight[(slice(passed), slice(None), *centre)] = scale * factor[:passed]
+            centre = self.weight[:passed].zero_()
+            for length in self.weight.shape[2:]:
+                centre = centre.select(2, (length - 1) // 2)
+            places = math.prod(self.weight.shape[2:])
+            centre.copy_(self.divisor * places**0.5 * factor[:passed])
 
     def weights_for(self, ii: Tensor) -> Tensor:
         """C, for a Gram with as many inducing points as the layer was built for."""
