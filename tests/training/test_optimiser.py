@@ -189,6 +189,7 @@ def test_options_of_lookahead_are_checked():
         {"mixing_rate": 0.5, "gram_rate": 2.0},
         {"lookahead": 2},
         {"lookahead": 4, "optimiser": "muon"},
+        {"alternate_flips": True, "cutout": 2, "nu_start": 0.01},
     ],
 )
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path, options):
