@@ -79,8 +79,8 @@ class Recipe(Options):
     flip: bool = Field(True, description="random horizontal flips")
     alternate_flips: bool = Field(
         False,
-        description="draw the flip of an image in the first epoch only, and mirror it in every"
-        " other one",
+        description="with 'flip': draw the flip of an image in the first epoch only, and mirror it"
+        " in every other one",
     )
     cutout: Annotated[int, Field(ge=0)] = Field(
         0, description="side of a square of zeros at a random place of every image; 0 for none"
@@ -189,10 +189,6 @@ class Recipe(Options):
             raise ValueError(f"milestones are shares of training in (0, 1], got {self.milestones}")
         if self.augment_everywhere and self.augment == "after-whitening":
             raise ValueError("augment_everywhere goes with augment='before-whitening'")
-        if self.alternate_flips and not self.flip:
-            raise ValueError(
-                "alternate_flips is a kind of flips, but flip is off: switch it on too"
-            )
         return self
 
 

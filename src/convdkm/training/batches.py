@@ -51,9 +51,9 @@ class Batches:
         whitening: fitted; None for none.
         crop: margin of the random crops; 0 for none.
         flip: whether to flip images at random.
-        alternate_flips: in place of a draw in every epoch, one in the first: an image is mirrored
-            in epoch e (from 0) if :math:`b + e` is odd, with b = 0 or 1 of the seed and the image
-            alone (Jordan, 2024). Two epochs after each other show both.
+        alternate_flips: with ``flip``, draw in the first epoch only: an image is mirrored in epoch
+            e (from 0) if :math:`b + e` is odd, where b = 0 or 1 depends on the seed and the image
+            alone (Jordan, 2024).
         cutout: side of a square of zeros at a random place of every image; 0 for none.
         augment: crop, flip and cut out before whitening, or after it. Zero is black before, and the
             mean after a whitening that subtracts it.

@@ -1,4 +1,4 @@
-r"""The optimiser that a recipe asks for: Adam, with rates by kind of parameter, Muon, averages."""
+r"""The optimiser that a recipe asks for: Adam with rates by kind, Muon, and averages of weights."""
 
 from __future__ import annotations
 
@@ -50,8 +50,6 @@ def kinds(model: nn.Module) -> dict[nn.Parameter, Kind]:
 class Optimiser(torch.optim.Adam):
     r"""Adam on a machine, with a rate for each kind of parameter, or Muon for its mixing weights.
 
-    And lookahead, if the recipe asks for it (:meth:`look_ahead`).
-
     Adam's rate is :math:`\eta_t` of the schedule times the recipe's factor for the kind of the
     parameter. For mixing weights :math:`C\in\mathbb R^{P'\times P\times D}` it is also multiplied
     by :math:`\sqrt{16/P}` or :math:`16/P` where ``width_transfer`` is ``root`` or ``linear``: a
@@ -70,6 +68,8 @@ class Optimiser(torch.optim.Adam):
     where :math:`|\cdot|` is the Frobenius norm: C turns by about η in a direction whose singular
     values are equal, and keeps its norm. So the rate is relative and does not depend on width or
     parameterisation. O comes from five Newton–Schulz iterations in float32.
+
+    Averages of weights are taken by :meth:`look_ahead`.
 
     Parameters are in the order of ``model.parameters()``, in groups of neighbours that are treated
     alike: a state that was saved fits whatever the rates are now.
