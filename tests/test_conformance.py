@@ -90,6 +90,12 @@ LAYERS = {
     "conv, one place": (dkm.Conv(5, 3, 1), (2, 2), {}),
     "conv, real patches, 1-D": (dkm.Conv(5, 4, 3, mixing="patches", ndim=1), (6,), {}),
     "conv, real patches, 2-D": (dkm.Conv(5, 4, 3, mixing="patches"), (4, 4), {}),
+    "conv from the identity": (dkm.Conv(5, 7, 3, mixing="identity"), (4, 4), {}),
+    "conv from the identity, whitened": (
+        dkm.Conv(5, 5, 3, mixing="identity", parameterisation="whitened"),
+        (4, 4),
+        {},
+    ),
     "conv, whitened": (dkm.Conv(5, 4, 3, parameterisation="whitened"), (4, 4), {}),
     "mix": (dkm.Mix(5, 3), (2, 3), {}),
     "mix to more points": (dkm.Mix(5, 7), (), {}),

@@ -449,7 +449,7 @@ def resnet_options(draw, likelihoods=tuple(LIKELIHOODS), kernels=tuple(KERNELS))
     parameterisations = pick(["direct", "whitened"])
     return {
         "centre": draw(st.booleans()),
-        "mixing": draw(pick(["random", "patches"])),
+        "mixing": draw(pick(["random", "patches", "identity"])),
         "mixing_parameterisation": draw(parameterisations),
         "gram_parameterisation": draw(parameterisations),
         "head_parameterisation": draw(parameterisations),

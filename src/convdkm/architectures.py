@@ -244,7 +244,8 @@ def build_model(
     if options.top.startswith("gap"):
         body["pool"] = GlobalAveragePool()
         if options.top == "gap+mix":
-            body["mix"] = Mix(before, before, divided=options.divide_mixing)
+            identity = options.mixing == "identity"
+            body["mix"] = Mix(before, before, identity=identity, divided=options.divide_mixing)
     else:
         mixed = before if options.top == "linear+mix" else None
         body["flatten"] = Flatten(mixed, divided=options.divide_mixing)

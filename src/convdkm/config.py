@@ -77,8 +77,16 @@ class Recipe(Options):
         4, description="random crops from a margin of zeros this wide; 0 for none"
     )
     flip: bool = Field(True, description="random horizontal flips")
+    alternate_flips: bool = Field(
+        False,
+        description="with 'flip': draw the flip of an image in the first epoch only, and mirror it"
+        " in every other one",
+    )
+    cutout: Annotated[int, Field(ge=0)] = Field(
+        0, description="side of a square of zeros at a random place of every image; 0 for none"
+    )
     augment: AugmentStage = Field(
-        "before-whitening", description="crop and flip before whitening or after it"
+        "before-whitening", description="crop, flip and cut out before whitening or after it"
     )
     augment_everywhere: bool = Field(
         False,
@@ -124,6 +132,12 @@ class Recipe(Options):
     muon_rate: Annotated[float, Field(gt=0)] = Field(
         0.02, description="Muon's, at its peak: the angle by which a step turns the weights"
     )
+    lookahead: Annotated[int, Field(ge=0)] = Field(
+        0, description="steps after which weights are averaged with slow weights; 0 for no average"
+    )
+    lookahead_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        0.5, description="share of the way that slow weights go in an average"
+    )
     schedule: ScheduleName = Field("steps", description="of the learning rate")
     milestones: Rates = Field(
         (0.4, 0.8), description="schedule 'steps': shares of training after which the rate drops"
@@ -133,6 +147,12 @@ class Recipe(Options):
     )
     warmup: Fraction = Field(
         0.3, description="schedules 'one-cycle' and 'cosine': share of training before the peak"
+    )
+    nu_start: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
+        1.0, description="what every nu is multiplied by in the first step; then log-linear to 1"
+    )
+    nu_warmup: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="share of training after which that factor is 1"
     )
     calibrate: Annotated[int, Field(ge=0)] = Field(
         0, description="training images that running statistics are made exact by, at evaluation"

@@ -71,7 +71,11 @@ class Objective:
     @property
     def total(self) -> Tensor:
         """The objective itself."""
-        penalty = (self.head_kl + self.regulariser) / self.num_data
+        return self.weighted(1.0)
+
+    def weighted(self, factor: float | Tensor) -> Tensor:
+        r"""The objective with :math:`\nu_\ell` times a factor in all layers."""
+        penalty = (self.head_kl + factor * self.regulariser) / self.num_data
         return self.expected_log_likelihood - penalty
 
     def __repr__(self) -> str:

@@ -159,7 +159,11 @@ class MachineOptions(_WithKernel):
     interior_patches: bool = Field(
         False, description="draw inducing patches that lie wholly inside an image"
     )
-    mixing: MixingInit = Field("random", description="how the mixing weights C start")
+    mixing: MixingInit = Field(
+        "random",
+        description="how the mixing weights C start: at random, from real patches, or such that"
+        " inducing points are passed on",
+    )
     mixing_parameterisation: Parameterisation = Field(
         "direct", description="learn C itself, or relative to the incoming Gram"
     )

@@ -1,4 +1,4 @@
-"""Random crops and flips."""
+"""Random crops, flips and cutout."""
 
 import pytest
 import torch
@@ -45,6 +45,41 @@ def test_without_margin_and_flip_nothing_changes():
     assert torch.equal(random_crop_flip(images, margin=0, flip=False), images)
 
 
+def test_images_to_mirror_may_be_given():
+    images, generator = torch.rand(6, 3, 4, 5), torch.Generator().manual_seed(3)
+    which = torch.tensor([True, False, False, True, True, False])
+    made = random_crop_flip(images, margin=0, flip=which, generator=generator)
+    assert torch.equal(made[which], images[which].flip(3))
+    assert torch.equal(made[~which], images[~which])
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 20])
+def test_cutout_hides_a_square_about_every_pixel_alike(side):
+    height, width, count = 4, 5, 4000
+    generator = torch.Generator().manual_seed(3)
+    images = torch.ones(count, 2, height, width)
+    made = random_crop_flip(images, margin=0, flip=False, cutout=side, generator=generator)
+    found, times = made.unique(dim=0, return_counts=True)
+    expected = torch.ones(height * width, 2, height, width)
+    for place, image in enumerate(expected):
+        top, left = place // width - side // 2, place % width - side // 2
+        image[:, max(top, 0) : top + side, max(left, 0) : left + side] = 0
+    kinds, expected_times = expected.unique(dim=0, return_counts=True)
+    assert torch.equal(found, kinds)
+    share = count * expected_times / (height * width)
+    assert ((times - share).abs() <= 5 * share.sqrt()).all()
+
+
+def test_cutout_changes_neither_crop_nor_flip():
+    images = 1 + torch.rand(30, 3, 6, 6)
+    plain, cut = (
+        random_crop_flip(images, margin=1, cutout=n, generator=torch.Generator().manual_seed(3))
+        for n in (0, 3)
+    )
+    assert torch.equal(torch.where(cut == 0, cut, plain), cut)
+    assert 3 <= ((plain != 0) & (cut == 0)).sum() / (30 * 3) <= 9
+
+
 def test_no_images_are_no_error():
     assert random_crop_flip(torch.rand(0, 3, 4, 4)).shape == (0, 3, 4, 4)
 
@@ -52,6 +87,8 @@ def test_no_images_are_no_error():
 def test_wrong_input_is_refused():
     with pytest.raises(InvalidInputError, match=r"\(5, 4, 4\)"):
         random_crop_flip(torch.rand(5, 4, 4))
-    for margin in (-1, 1.5):
-        with pytest.raises(InvalidInputError, match="margin"):
-            random_crop_flip(torch.rand(5, 3, 4, 4), margin=margin)
+    for value in (-1, 1.5):
+        with pytest.raises(InvalidInputError, match="margin must be an integer of 0 or more"):
+            random_crop_flip(torch.rand(5, 3, 4, 4), margin=value)
+        with pytest.raises(InvalidInputError, match="cutout must be an integer of 0 or more"):
+            random_crop_flip(torch.rand(5, 3, 4, 4), cutout=value)

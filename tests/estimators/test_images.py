@@ -94,8 +94,9 @@ def test_rows_without_a_shape_are_signals(few):
     assert classifier.image_shape_ == full_shape((64,)) == (1, 64)
     expected = classifier.predict_proba(rows)
     assert (small(image_shape=(64,)).fit(rows, labels).predict_proba(rows) == expected).all()
-    with pytest.raises(ValueError, match="crop, flip and views are for images"):
-        small(crop=1).fit(rows, labels)
+    for given in ({"crop": 1}, {"options": {"flip": True}}, {"options": {"cutout": 3}}):
+        with pytest.raises(ValueError, match=r"(crop|flip|cutout) is for images; these"):
+            small(**given).fit(rows, labels)
 
 
 def test_the_whitening_that_fits_is_chosen(few):

@@ -42,6 +42,8 @@ def test_as_fit_trains_arrays_by_a_preset(name):
     images = (rows.reshape(-1, 1, 8, 8) / 16).astype(np.float32)
     shared = {"inducing": (6, 8), "blocks": 1, "epochs": 2, "batch_size": 32}
     more = {"train_size": None, "gram_scale": 3.0, "samples": 50, "calibrate": 64}
+    more |= {"mixing": "identity", "alternate_flips": True, "cutout": 3}
+    more |= {"lookahead": 3, "nu_start": 0.1}
     data = (images[:100], labels[:100], images[100:120], labels[100:120])
     run = dkm.fit(name, data, **shared, **more, seed=7)
     classifier = ConvDKMClassifier(

@@ -6,6 +6,7 @@ import torch
 
 import convdkm as dkm
 import oracle
+from convdkm.numerics import standard_normal
 from convdkm.ops.inducing import mixed, mixed_whitened
 from oracle.adapter import array
 from oracle.cases import generator_of, normal, random_gram
@@ -115,7 +116,7 @@ def test_real_patches_explain_more_than_random_ones():
     assert 0 < left[1] < left[0]
 
 
-@pytest.mark.parametrize("mixing", ["random", "patches"])
+@pytest.mark.parametrize("mixing", ["random", "patches", "identity"])
 @pytest.mark.parametrize("ndim", [1, 2, 3])
 def test_whitened_weights_make_the_same_machine(mixing, ndim):
     """C = C̃ L⁻¹: other coordinates of the weights, and real patches are the same patches."""
@@ -159,6 +160,53 @@ def test_mix_starts_at_the_identity_on_request():
     assert torch.equal(outgoing.ii, gram.ii)
     with pytest.raises(dkm.InvalidInputError, match="4 → 5"):
         dkm.Mix(4, 5, identity=True)
+
+
+@pytest.mark.parametrize("divided", [False, True])
+@pytest.mark.parametrize("parameterisation", ["direct", "whitened"])
+@pytest.mark.parametrize("after", [3, 5, 8])
+@pytest.mark.parametrize(("ndim", "size"), [(1, 2), (2, 3), (3, 1)])
+def test_identity_passes_inducing_points_on(ndim, size, after, parameterisation, divided):
+    """The outgoing Gram of the points passed on is the incoming one, of centres of patches."""
+    gram = random_gram(generator_of(f"identity {ndim} {after}"), 5, 2, SPACES[ndim])
+    options = {"parameterisation": parameterisation, "divided": divided, "ndim": ndim}
+    conv = dkm.Conv(5, after, size, mixing="identity", **options)
+    with torch.no_grad():
+        outgoing = conv.initialise(gram, torch.Generator().manual_seed(3))
+    passed = min(5, after)
+    kept = gram.ii[:passed, :passed]
+    torch.testing.assert_close(outgoing.ii[:passed, :passed], kept, rtol=1e-9, atol=1e-12)
+    expected = gram.it[:, :passed] / conv.window.count**0.5
+    torch.testing.assert_close(outgoing.it[:, :passed], expected, rtol=1e-9, atol=1e-12)
+    scale = gram.ii.trace() / 5 if parameterisation == "whitened" else torch.tensor(1.0)
+    rest = conv.weight[passed:] / scale.sqrt()
+    drawn = standard_normal(rest.shape, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(rest.detach(), drawn if divided else drawn / 5**0.5)
+
+
+@pytest.mark.parametrize("parameterisation", ["direct", "whitened"])
+def test_more_points_than_are_passed_on_are_as_well_conditioned(parameterisation):
+    """A Gram of real features: new points are of the size of the others, and unlike them."""
+    generator = generator_of("conditioned")
+    gram = dkm.Gram.from_features(3 + normal(generator, 16, 40), 3 + normal(generator, 2, 40, 4, 4))
+    with torch.no_grad():
+        conv = dkm.Conv(16, 32, 3, mixing="identity", parameterisation=parameterisation)
+        outgoing = conv.initialise(gram, generator).ii
+    sizes = outgoing.diagonal()
+    assert 0.3 < sizes[16:].mean() / sizes[:16].mean() < 3
+    assert torch.linalg.cond(outgoing) < 10 * torch.linalg.cond(gram.ii)
+
+
+def test_identity_draws_nothing_where_no_point_is_random():
+    generator = torch.Generator().manual_seed(0)
+    dkm.Conv(5, 4, 3, mixing="identity").draw_weights(generator)
+    assert torch.equal(generator.get_state(), torch.Generator().manual_seed(0).get_state())
+
+
+def test_mixing_identity_of_a_machine_starts_the_mixing_after_pooling_too():
+    machine = dkm.resnet(1, 2, (4, 6), (1, 1), mixing="identity", top="gap+mix")
+    assert all(m.mixing == "identity" for m in machine.modules() if isinstance(m, dkm.Conv))
+    assert torch.equal(machine.body.mix.weight, torch.eye(6).double())
 
 
 def test_a_gram_with_other_inducing_points_is_refused():

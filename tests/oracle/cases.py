@@ -217,7 +217,7 @@ def conv_cases() -> Iterator[Case]:
         yield layer_case(
             f"Conv, {len(space)}-D", f"Conv {space} real patches", build, space, num_inducing=4
         )
-    for mixing in ("random", "patches"):
+    for mixing in ("random", "patches", "identity"):
         build = _conv(3, "inside", ndim=2, before=4, after=6, mixing=mixing, divided=True)
         yield layer_case("Conv, 2-D", f"Conv divided {mixing}", build, (4, 5), num_inducing=4)
 

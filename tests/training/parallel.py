@@ -219,6 +219,7 @@ RECIPE = [
     *("--train-size=120", "--test-size=40", "--batch-size=18", "--epochs=3", "--seed=2"),
     *("--inducing=8,8", "--blocks=1,1", "--evaluate-every=1", "--precision=float64"),
     *("--crop=1", "--flip", "--whitening=zca", "--calibrate=50", "--validation=0.1"),
+    *("--alternate-flips", "--cutout=2", "--lookahead=4", "--nu-start=0.1", "--mixing=identity"),
     *("--expectation=monte-carlo", "--samples=20", "--checkpoint-minutes=1000", "-q"),
 ]
 

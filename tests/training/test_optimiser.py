@@ -1,4 +1,4 @@
-"""Rates by kind of parameter, width transfer and Muon."""
+"""Rates by kind of parameter, width transfer, Muon and lookahead."""
 
 import copy
 import math
@@ -118,7 +118,80 @@ def test_muon_follows_the_schedule_and_learns():
     assert math.isclose(rates[True] / rates[False], 0.05 / 0.01)
 
 
-@pytest.mark.parametrize("options", [{"optimiser": "muon"}, {"mixing_rate": 0.5, "gram_rate": 2.0}])
+def stepped(trainer, count, each=lambda: None):
+    """Take steps of training, on batches in order, and call a function after each."""
+    for _ in range(count):
+        epoch, step = divmod(trainer.progress.step, trainer.batches.steps)
+        trainer.step(*next(trainer.batches.epoch(epoch, step)))
+        trainer.progress.step += 1
+        each()
+    return [p.detach().clone() for p in trainer.model.parameters()]
+
+
+@pytest.mark.parametrize("optimiser", ["adam", "muon"])
+def test_lookahead_averages_every_parameter(optimiser):
+    """Against a machine that steps without averages, from where the other was averaged."""
+    options = {"optimiser": optimiser, "learning_rate": 0.1, "muon_rate": 0.1, "epochs": 4}
+    rate, every = 0.3, 3
+    averaged = trainer_of(a_machine(), lookahead=every, lookahead_rate=rate, **options)
+    plain = trainer_of(a_machine(), **options)
+    muon = [kind == "mixing" and optimiser == "muon" for kind in kinds(plain.model).values()]
+    slow = [p.detach().clone() for p in plain.model.parameters()]
+    for steps in (3, 3, 2):  # 8 steps in all: the last average comes early
+        fast = stepped(plain, steps)
+        found = stepped(averaged, steps)
+        for place, (old, new) in enumerate(zip(slow, fast, strict=True)):
+            mean = (1 - rate) * old + rate * new
+            slow[place] = mean * (old.norm() / mean.norm()) if muon[place] else mean
+        torch.testing.assert_close(found, slow, rtol=1e-12, atol=1e-15)
+        plain.model.load_state_dict(averaged.model.state_dict())
+        slow = found
+    assert averaged.progress.step == averaged.total_steps
+    if optimiser == "muon":
+        start = [p.detach().norm() for p in a_machine().parameters()]
+        kept = [math.isclose(new.norm(), old) for new, old in zip(slow, start, strict=True)]
+        assert [place for place, each in enumerate(muon) if each and not kept[place]] == []
+
+
+def test_between_averages_lookahead_changes_nothing():
+    one, other = (trainer_of(a_machine(), lookahead=k) for k in (0, 4))
+    torch.testing.assert_close(stepped(one, 3), stepped(other, 3), rtol=0, atol=0)
+    assert all("slow" not in state for state in one.optimiser.state.values())
+
+
+def test_a_full_rate_averages_nothing_away():
+    one, other = (trainer_of(a_machine(), lookahead=k, lookahead_rate=1.0) for k in (0, 2))
+    torch.testing.assert_close(stepped(one, 6), stepped(other, 6), rtol=1e-12, atol=1e-15)
+
+
+def test_where_the_rate_decays_to_zero_training_ends_on_both_weights():
+    trainer, apart = trainer_of(a_machine(), lookahead=5, epochs=60, schedule="cosine"), []
+
+    def note():
+        state = trainer.optimiser.state
+        apart.append(max((p - state[p]["slow"]).abs().max().item() for p in state))
+
+    stepped(trainer, 120, note)
+    assert apart[-1] == 0
+    assert 0 < apart[-2] < 1e-2 * max(apart)
+
+
+def test_options_of_lookahead_are_checked():
+    for name, value in (("lookahead", -1), ("lookahead_rate", 0), ("lookahead_rate", 1.1)):
+        with pytest.raises(dkm.InvalidInputError, match=f"{name} must be"):
+            Recipe.checked({name: value})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimiser": "muon"},
+        {"mixing_rate": 0.5, "gram_rate": 2.0},
+        {"lookahead": 2},
+        {"lookahead": 4, "optimiser": "muon"},
+        {"alternate_flips": True, "cutout": 2, "nu_start": 0.01},
+    ],
+)
 def test_a_stopped_run_goes_on_to_the_bit(tmp_path, options):
     whole, stopped, resumed = a_machine(), a_machine(), a_machine()
     trainer_of(whole, **options).run()
@@ -138,10 +211,13 @@ def test_a_state_fits_other_rates_but_not_another_optimiser(tmp_path):
     trainer_of(a_machine(), gram_rate=3.0).restore(store.load()[0])
     with pytest.raises(CheckpointError, match="or is another one"):
         trainer_of(a_machine(), optimiser="muon").restore(store.load()[0])
+    with pytest.raises(CheckpointError, match="or is another one"):
+        trainer_of(a_machine(), lookahead=5).restore(store.load()[0])
 
 
-def test_a_failed_step_of_muon_is_taken_back():
-    trainer = trainer_of(a_machine(), optimiser="muon")
+@pytest.mark.parametrize("options", [{"optimiser": "muon"}, {"lookahead": 1}])
+def test_a_failed_step_is_taken_back(options):
+    trainer = trainer_of(a_machine(), **options)
     inputs, targets = next(trainer.batches.epoch(0))
     trainer.step(inputs, targets)
     good = copy.deepcopy(trainer.model.state_dict())

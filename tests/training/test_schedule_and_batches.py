@@ -1,4 +1,4 @@
-"""Learning rates and batches are functions of the step alone."""
+"""Learning rates, weights of the KL and batches are functions of the step alone."""
 
 import math
 import signal
@@ -8,8 +8,9 @@ import torch
 
 from convdkm.config import Recipe
 from convdkm.data.whitening import Standardise
+from convdkm.errors import InvalidInputError
 from convdkm.training.batches import Batches, generator_of, seed_of
-from convdkm.training.schedule import learning_rate
+from convdkm.training.schedule import learning_rate, nu_factor
 from convdkm.training.world import (
     ProcessLostError,
     World,
@@ -63,6 +64,25 @@ def test_short_runs_have_rates(schedule, total):
         assert 0 < rate <= 0.1
 
 
+@pytest.mark.parametrize("start", [0.01, 30.0])
+@pytest.mark.parametrize("warmup", [1.0, 0.25])
+def test_the_weight_of_the_kl_is_log_linear_and_ends_at_one(start, warmup):
+    config, total = Recipe(nu_start=start, nu_warmup=warmup), 101
+    factors = [nu_factor(config, step, total) for step in range(total)]
+    moving = round(warmup * 100)
+    for step, factor in enumerate(factors):
+        assert math.log(factor) == pytest.approx(math.log(start) * max(0, 1 - step / moving))
+    assert factors[-1] == 1
+    assert nu_factor(config, 0, 1) == 1
+    assert {nu_factor(Recipe(), step, 9) for step in range(9)} == {1.0}
+
+
+def test_options_of_the_weight_of_the_kl_are_checked():
+    for name, value in (("nu_start", 0), ("nu_start", math.inf), ("nu_warmup", 0)):
+        with pytest.raises(InvalidInputError, match=f"{name} must be"):
+            Recipe.checked({name: value})
+
+
 @pytest.fixture
 def images():
     return torch.rand(23, 2, 6, 6)
@@ -82,13 +102,48 @@ def test_an_epoch_has_every_image_once(images):
     assert not torch.equal(all_of(batches, 1)[1], labels)
 
 
-def test_an_epoch_can_begin_anywhere(images):
-    options = {"crop": 1, "flip": True, "seed": 3}
+@pytest.mark.parametrize("more", [{}, {"alternate_flips": True, "cutout": 3}])
+def test_an_epoch_can_begin_anywhere(images, more):
+    options = {"crop": 1, "flip": True, "seed": 3, **more}
     batches = Batches(images, torch.arange(23), 5, **options)
     inputs, labels = all_of(batches, 4)
     later, rest = all_of(Batches(images, torch.arange(23), 5, **options), 4, start=2)
     assert torch.equal(rest, labels[10:])
     assert torch.equal(later, inputs[10:])
+
+
+def mirrored(batches, epoch):
+    """Which images an epoch mirrors, in the order of the training set."""
+    inputs, labels = all_of(batches, epoch)
+    straight = (inputs == batches.images[labels]).flatten(1).all(1)
+    assert torch.equal(inputs[~straight], batches.images[labels[~straight]].flip(3))
+    return ~straight[labels.argsort()]
+
+
+def test_alternating_flips_show_both_sides_in_two_epochs(images):
+    labels = torch.arange(23)
+    first, *rest = (
+        mirrored(Batches(images, labels, 5, flip=True, alternate_flips=True, seed=3), epoch)
+        for epoch in range(4)
+    )
+    assert 0 < first.sum() < 23
+    for epoch, found in enumerate(rest, 1):
+        assert torch.equal(found, first ^ bool(epoch % 2))
+    other_size = Batches(images, labels, 7, flip=True, alternate_flips=True, seed=3)
+    assert torch.equal(mirrored(other_size, 0), first)
+    other_seed = Batches(images, labels, 5, flip=True, alternate_flips=True, seed=4)
+    assert not torch.equal(mirrored(other_seed, 0), first)
+    drawn = Batches(images, labels, 5, flip=True, seed=3)
+    assert not torch.equal(mirrored(drawn, 1), ~mirrored(drawn, 0))
+
+
+def test_a_recipe_alternates_flips():
+    images, labels = torch.rand(23, 1, 4, 4), torch.arange(23)
+    recipe = Recipe(crop=0, batch_size=6, alternate_flips=True)
+    batches = Batches.of(recipe, images, labels)
+    assert torch.equal(mirrored(batches, 1), ~mirrored(batches, 0))
+    without = Batches.of(recipe.model_copy(update={"flip": False}), images, labels)
+    assert not mirrored(without, 0).any()
 
 
 def test_whitening_before_and_after_augmentation(images):
@@ -105,6 +160,20 @@ def test_whitening_before_and_after_augmentation(images):
     margin = late == 0
     assert margin.any()
     torch.testing.assert_close(early[~margin], late[~margin])
+
+
+@pytest.mark.parametrize("augment", ["before-whitening", "after-whitening"])
+def test_cutout_is_zero_where_images_are_augmented(images, augment):
+    labels, whitening = torch.arange(23), Standardise().fit(images)
+    options = {"whitening": whitening, "augment": augment}
+    ((inputs, order),) = Batches(images, labels, 23, cutout=3, **options).epoch(0)
+    plain = whitening(images)[order]
+    zero = whitening(torch.zeros_like(images))[order]
+    hidden = zero if augment == "before-whitening" else torch.zeros_like(plain)
+    cut = ~torch.isclose(inputs, plain)
+    assert cut.flatten(1).any(1).all()
+    torch.testing.assert_close(inputs[cut], hidden[cut])
+    assert Recipe(cutout=3).cutout == Batches.of(Recipe(cutout=3), images, labels).cutout == 3
 
 
 def test_clean_images(images):
@@ -142,9 +211,10 @@ def test_parts_are_those_of_tensor_split():
             assert [list(part) for part in found] == [part.tolist() for part in expected]
 
 
+@pytest.mark.parametrize("more", [{}, {"alternate_flips": True, "cutout": 3}])
 @pytest.mark.parametrize("total", [23, 6, 2])
-def test_augmentation_belongs_to_the_place_in_the_batch(images, total):
-    options = {"crop": 2, "flip": True, "seed": 4}
+def test_augmentation_does_not_depend_on_the_processes(images, total, more):
+    options = {"crop": 2, "flip": True, "seed": 4, **more}
     images, labels = images[:total], torch.arange(total)
     alone = Batches(images, labels, 6, **options)
     shares = [Batches(images, labels, 6, world=World(rank, 3), **options) for rank in range(3)]

@@ -38,6 +38,8 @@ LEAST_STEPS = 400
 """Where the preset's epochs make fewer steps of few images, there are more epochs."""
 SMALL = 16
 """Images and signals below this side are trained by the preset's settings for the digits (8×8)."""
+_OF_IMAGES = {"crop": 0, "flip": False, "cutout": 0, "views": "one"}
+"""Options that do something to images, and their values that do nothing."""
 
 
 class ConvDKMClassifier(MachineClassifier):
@@ -170,15 +172,13 @@ class ConvDKMClassifier(MachineClassifier):
             for name, value in self.get_params(deep=False).items()
             if name in options and value is not None and not isinstance(value, Kernel)
         }
+        given = {**(self.options or {}), **given}
         if len(space) == 1:
-            if self.crop or self.flip or self.views not in (None, "one"):
-                raise InvalidInputError(
-                    "crop, flip and views are for images; these rows are signals"
-                )
-            given |= {"crop": 0, "flip": False, "views": "one"}
+            for name, none in _OF_IMAGES.items():
+                if given.setdefault(name, none) != none:
+                    raise InvalidInputError(f"{name} is for images; these rows are signals")
         seed = self.random_state
         given["seed"] = seed if isinstance(seed, Integral) else self._drawn_seed()
-        given = {**(self.options or {}), **given}
         dataset = self.dataset or ("digits" if min(space) < SMALL else "images")
         config = preset_named(self.preset).config(dataset, **given)
         if "epochs" in given:

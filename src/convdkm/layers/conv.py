@@ -12,7 +12,7 @@ from convdkm.choices import Border, MixingInit, Parameterisation
 from convdkm.errors import InvalidInputError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import Layer, require_inducing
-from convdkm.numerics import factorised, mix, pivoted_cholesky_order, standard_normal
+from convdkm.numerics import cholesky, factorised, mix, pivoted_cholesky_order, standard_normal
 from convdkm.ops.base import Plan
 from convdkm.ops.conv import ConvPlan, MixPlan
 from convdkm.ops.inducing import mixed, mixed_whitened
@@ -25,24 +25,56 @@ POOL_FACTOR = 16
 class Mixing(Layer):
     """A layer with mixing weights C, ``(out_inducing, in_inducing, *size)``.
 
-    The parameter ``weight`` is C, or with ``divided`` C times the root of ``in_inducing``.
+    The parameter ``weight`` is C, or with ``divided`` C times the root of ``in_inducing``. With
+    ``identity``, C starts such that the incoming inducing points are passed on.
     """
 
     def __init__(
-        self, in_inducing: int, out_inducing: int, size: tuple[int, ...], *, divided: bool
+        self,
+        in_inducing: int,
+        out_inducing: int,
+        size: tuple[int, ...],
+        *,
+        divided: bool,
+        identity: bool,
     ) -> None:
         super().__init__()
         check_positive(in_inducing=in_inducing, out_inducing=out_inducing)
         self.in_inducing, self.out_inducing = in_inducing, out_inducing
+        self.identity = identity
         self.divisor = in_inducing**0.5 if divided else 1.0
         shape = (out_inducing, in_inducing, *size)
         self.weight = nn.Parameter(torch.empty(shape, dtype=INDUCING_DTYPE))
 
     @torch.no_grad()
-    def draw_weights(self, generator: torch.Generator | None = None) -> None:
-        """Draw C at random: Gaussian of variance ``1/in_inducing``."""
-        drawn = standard_normal(self.weight.shape, generator)
-        self.weight.copy_(drawn * (self.divisor * self.in_inducing**-0.5))
+    def draw_weights(
+        self, generator: torch.Generator | None = None, factor: Tensor | None = None
+    ) -> None:
+        r"""Set C to its start: Gaussian of variance ``1/in_inducing``, or the identity.
+
+        From the identity, the first :math:`P = \min(P_{in}, P_{out})` outgoing points are the
+        incoming ones: :math:`C_d = \sqrt D\,I` at the centre of the D places and 0 elsewhere, so
+        that :math:`\tfrac1D\sum_d C_d\Omega C_d^T = \Omega` and rows of C have the length of random
+        ones. The other points are Gaussian.
+
+        Args:
+            generator: of the Gaussian numbers.
+            factor: L with :math:`\Omega = LL^T`, if the weights are relative to it: the identity is
+                :math:`\tilde C_d = \sqrt D L`, and the Gaussian numbers have the mean variance
+                :math:`|L|^2/P_{in}` of the incoming points.
+        """
+        passed = min(self.in_inducing, self.out_inducing) if self.identity else 0
+        rest = self.weight[passed:]
+        rest.copy_(standard_normal(rest.shape, generator) * (self.divisor * self.in_inducing**-0.5))
+        if self.identity:
+            if factor is None:
+                factor = torch.eye(self.in_inducing).to(self.weight)
+            rest.mul_(factor.norm() * self.in_inducing**-0.5)
+            centre = self.weight[:passed].zero_()
+            for length in self.weight.shape[2:]:
+                centre = centre.select(2, (length - 1) // 2)
+            places = math.prod(self.weight.shape[2:])
+            centre.copy_(self.divisor * places**0.5 * factor[:passed])
 
     def weights_for(self, ii: Tensor) -> Tensor:
         """C, for a Gram with as many inducing points as the layer was built for."""
@@ -68,7 +100,13 @@ class Conv(Mixing):
             ``"inside"`` (the published runs): Γ_tt averages over the places inside only.
         mixing: how C starts. ``"random"`` (the paper): Gaussian of variance ``1/in_inducing``.
             ``"patches"``: each new inducing point is a real patch of the layer below, chosen at
-            :meth:`initialise` greedily from a pool; until then C is random.
+            :meth:`initialise` greedily from a pool; until then C is random. ``"identity"``: the
+            first :math:`\min(P_{in}, P_{out})` inducing points are passed on. The centre of the
+            filter starts as :math:`\sqrt D\,I` and its other places as zero, so that
+            :math:`\Gamma_{ii} = \Omega_{ii}` where the two numbers are the same; more outgoing
+            points are random. With ``"whitened"`` weights, which see :math:`\Omega_{ii}` at
+            :meth:`initialise`, the points passed on are the same:
+            :math:`\tilde C_d = \sqrt D\,L` at the centre.
         parameterisation: ``"direct"`` (the paper): C itself is learned. ``"whitened"``:
             :math:`\tilde C` with :math:`C_d = \tilde C_d L^{-1}` and :math:`\Omega_{ii} = LL^T`, so
             that :math:`\Gamma_{ii} = \tfrac1D\sum_d \tilde C_d\tilde C_d^T`. The machine is the
@@ -101,7 +139,13 @@ class Conv(Mixing):
         check_choice("mixing", mixing, MixingInit)
         check_choice("parameterisation", parameterisation, Parameterisation)
         window = Window.of(kernel_size, stride, padding, dilation, ndim)
-        super().__init__(in_inducing, out_inducing, window.size, divided=divided)
+        super().__init__(
+            in_inducing,
+            out_inducing,
+            window.size,
+            divided=divided,
+            identity=mixing == "identity",
+        )
         self.window, self.border = window, border
         self.mixing, self.parameterisation = mixing, parameterisation
         self.draw_weights()
@@ -114,11 +158,13 @@ class Conv(Mixing):
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:
         require_inducing(gram.ii, self.in_inducing)
-        if self.mixing == "random":
-            self.draw_weights(generator)
-        else:
+        if self.mixing == "patches":
             with torch.no_grad():
                 self.weight.copy_(self.divisor * self._real_patches(gram, generator))
+        elif self.identity and self.parameterisation == "whitened":
+            self.draw_weights(generator, cholesky(gram.ii, "the Gram matrix that is convolved"))
+        else:
+            self.draw_weights(generator)
         return self(gram)
 
     def _real_patches(self, gram: Gram, generator: torch.Generator | None) -> Tensor:
@@ -166,21 +212,12 @@ class Mix(Mixing):
     def __init__(
         self, in_inducing: int, out_inducing: int, *, identity: bool = False, divided: bool = False
     ) -> None:
-        super().__init__(in_inducing, out_inducing, (), divided=divided)
+        super().__init__(in_inducing, out_inducing, (), divided=divided, identity=identity)
         if identity and in_inducing != out_inducing:
             raise InvalidInputError(
                 f"only a square Mix starts at the identity, got {in_inducing} → {out_inducing}"
             )
-        self.identity = identity
         self.draw_weights()
-
-    @torch.no_grad()
-    def draw_weights(self, generator: torch.Generator | None = None) -> None:
-        """Set C to its starting value: the identity, or Gaussian of variance ``1/in_inducing``."""
-        if self.identity:
-            nn.init.eye_(self.weight).mul_(self.divisor)
-        else:
-            super().draw_weights(generator)
 
     def plan(self, ii: Tensor) -> Plan:
         weight = self.weights_for(ii)

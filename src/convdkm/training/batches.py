@@ -1,4 +1,4 @@
-"""Training images in batches: shuffled, cropped, flipped and whitened."""
+"""Training images in batches: shuffled, cropped, flipped, cut out and whitened."""
 
 from __future__ import annotations
 
@@ -51,7 +51,12 @@ class Batches:
         whitening: fitted; None for none.
         crop: margin of the random crops; 0 for none.
         flip: whether to flip images at random.
-        augment: crop and flip before whitening, or after it.
+        alternate_flips: with ``flip``, draw in the first epoch only: an image is mirrored in epoch
+            e (from 0) if :math:`b + e` is odd, where b = 0 or 1 depends on the seed and the image
+            alone (Jordan, 2024).
+        cutout: side of a square of zeros at a random place of every image; 0 for none.
+        augment: crop, flip and cut out before whitening, or after it. Zero is black before, and the
+            mean after a whitening that subtracts it.
         seed: of order and augmentation.
         world: the processes that share the batches.
     """
@@ -65,20 +70,28 @@ class Batches:
         whitening: Whitening | None = None,
         crop: int = 0,
         flip: bool = False,
+        alternate_flips: bool = False,
+        cutout: int = 0,
         augment: AugmentStage = "before-whitening",
         seed: int = 0,
         world: World | None = None,
     ) -> None:
         self.targets, self.batch_size, self.whitening = targets, batch_size, whitening
-        self.crop, self.flip, self.seed = crop, flip, seed
+        self.crop, self.flip, self.cutout, self.seed = crop, flip, cutout, seed
+        self._mirrored_first: Tensor | None = None
+        if flip and alternate_flips:
+            drawn = torch.rand(len(targets), generator=generator_of(seed, 8))
+            self._mirrored_first = drawn >= 0.5
         self.world = world or World()
-        self._whiten_first = not (crop or flip) or augment == "after-whitening"
+        self._augments = bool(crop or flip or cutout)
+        self._whiten_first = not self._augments or augment == "after-whitening"
         self.images = self.whitened(images) if self._whiten_first else images
 
     @classmethod
     def of(cls, recipe: Recipe, images: Tensor, targets: Tensor, **more: Any) -> Batches:
         """Those that a recipe asks for; ``more`` may give ``whitening`` and ``world``."""
-        options = {name: getattr(recipe, name) for name in ("crop", "flip", "augment", "seed")}
+        names = ("crop", "flip", "alternate_flips", "cutout", "augment", "seed")
+        options = {name: getattr(recipe, name) for name in names}
         return cls(images, targets, recipe.batch_size, **options, **more)
 
     @property
@@ -102,18 +115,26 @@ class Batches:
         order = torch.randperm(self.num_data, generator=generator_of(self.seed, 1, epoch))
         for step, chosen in enumerate(order.split(self.batch_size)[start:], start):
             share = self.world.shares(len(chosen))[self.world.rank] or range(1)
-            index = chosen[share.start : share.stop].to(self.images.device)
+            own = chosen[share.start : share.stop]
+            index = own.to(self.images.device)
             inputs = self.images[index]
-            if self.crop or self.flip:
+            if self._augments:
                 inputs = random_crop_flip(
                     inputs,
                     margin=self.crop,
-                    flip=self.flip,
+                    flip=self._flips(epoch, own),
+                    cutout=self.cutout,
                     generator=generator_of(self.seed, 3, epoch, step, 0),
                     first=share.start,
                     total=len(chosen),
                 )
             yield inputs if self._whiten_first else self.whitened(inputs), self.targets[index]
+
+    def _flips(self, epoch: int, images: Tensor) -> bool | Tensor:
+        """Which of these images are mirrored in an epoch, or whether that is drawn."""
+        if self._mirrored_first is None:
+            return self.flip
+        return self._mirrored_first[images] ^ bool(epoch % 2)
 
     def clean(self, count: int, at_a_time: int | None = None) -> Iterator[Tensor]:
         """At most ``count`` images, chosen once, whitened and not augmented, in batches.

@@ -243,8 +243,9 @@ def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[st
             f" {len(parameters)}"
         )
     by_muon = [group.get("muon", False) for group in groups for _ in group["params"]]
+    kept = {"step", "exp_avg"} | ({"slow"} if getattr(optimiser, "lookahead", 0) else set())
     for place, entries in state.items():
-        expected = {"step", "exp_avg"} if by_muon[place] else {"step", "exp_avg", "exp_avg_sq"}
+        expected = kept if by_muon[place] else kept | {"exp_avg_sq"}
         shapes = {value.shape for value in entries.values() if value.ndim}
         if entries.keys() != expected or not shapes <= {parameters[place].shape}:
             raise CheckpointError(

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from convdkm.errors import NumericalError
+from convdkm.gram import INDUCING_DTYPE
 from convdkm.head import Marginals
 from convdkm.model import DeepKernelMachine, Objective
 from convdkm.ops.base import LayerKL
@@ -62,12 +63,18 @@ class RecordedGradients:
         self._seen: deque[Any] = deque(maxlen=2 * most)
 
     def __call__(
-        self, inputs: Tensor, targets: Tensor, generator: torch.Generator | None = None
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        generator: torch.Generator | None = None,
+        *,
+        nu_factor: float = 1.0,
     ) -> Objective:
         """The objective, its derivatives with the parameters and no further.
 
         In training mode, Gram layers that sample draw from ``generator`` before, or from torch's
-        global one.
+        global one. The derivatives are those of the objective with every ν times ``nu_factor``,
+        which may differ from call to call.
         """
         if self.model.training:
             self.model.resample(generator)
@@ -78,16 +85,16 @@ class RecordedGradients:
         record = self._played.get(key)
         if record is None and not self._worth_recording(key):
             self._seen.append(key)
-            return self._as_always(inputs, targets)
+            return self._as_always(inputs, targets, nu_factor)
         batch = self.model.checked_batch(inputs, targets)
         if record is None:
             record = self._played[key] = self._recorded(*batch)
         if record is None:
-            return self._as_always(inputs, targets)
+            return self._as_always(inputs, targets, nu_factor)
         try:
-            objective, gradients = record.play(self._structure, *batch)
+            objective, gradients = record.play(self._structure, *batch, nu_factor)
         except NumericalError:
-            return self._as_always(inputs, targets)  # it says where
+            return self._as_always(inputs, targets, nu_factor)  # it says where
         self.model.require_finite("the objective", objective.total)
         learned = (p for p in self._structure.parameters if p.requires_grad)
         for parameter, gradient in zip(learned, gradients, strict=True):
@@ -125,10 +132,10 @@ class RecordedGradients:
             _LOG.warning("steps are not recorded, and go on as always: %s", reason)
             return None
 
-    def _as_always(self, inputs: Tensor, targets: Tensor) -> Objective:
+    def _as_always(self, inputs: Tensor, targets: Tensor, nu_factor: float) -> Objective:
         plan = self.model.plan()
         objective = self.model.objective(inputs, targets, num_data=self.num_data, plan=plan)
-        (-objective.total).backward()
+        (-objective.weighted(nu_factor)).backward()
         return objective
 
 
@@ -145,6 +152,7 @@ class _Record:
     ) -> None:
         learned = [p for p in structure.parameters if p.requires_grad]
         state = [buffer.clone() for buffer in structure.buffers]
+        nu_factor = torch.ones((), dtype=INDUCING_DTYPE, device=model.device)
         self.num_data = num_data
         self.weights: dict[str, float] = {}
         self.missing: list[bool] = []
@@ -152,7 +160,7 @@ class _Record:
         def step() -> list[Tensor]:
             objective = model.objective_of_checked(inputs, targets, num_data=num_data)
             self.weights = {name: term.nu for name, term in objective.kl.items()}
-            found = torch.autograd.grad(-objective.total, learned, allow_unused=True)
+            found = torch.autograd.grad(-objective.weighted(nu_factor), learned, allow_unused=True)
             self.missing = [gradient is None for gradient in found]
             gradients = _separate([each for each in found if each is not None])
             marginals = objective.marginals
@@ -163,7 +171,7 @@ class _Record:
         try:
             with torch.autograd.set_multithreading_enabled(False):
                 self._program: Callable[..., list[Tensor]] = recorded(
-                    step, [*structure.parameters, *structure.buffers, inputs, targets]
+                    step, [*structure.parameters, *structure.buffers, inputs, targets, nu_factor]
                 )
         finally:
             with torch.no_grad():  # what is recorded is played before it counts
@@ -171,10 +179,12 @@ class _Record:
                     buffer.copy_(before)
 
     def play(
-        self, structure: Structure, inputs: Tensor, targets: Tensor
+        self, structure: Structure, inputs: Tensor, targets: Tensor, nu_factor: float
     ) -> tuple[Objective, list[Tensor | None]]:
-        """The objective, and the gradients of all that is learned."""
-        results = self._program(*structure.parameters, *structure.buffers, inputs, targets)
+        """The objective, and the gradients of all that is learned, with ν times a factor."""
+        factor = torch.tensor(nu_factor, dtype=INDUCING_DTYPE, device=inputs.device)
+        state = (*structure.parameters, *structure.buffers)
+        results = self._program(*state, inputs, targets, factor)
         expected, head_kl, mean, variance, *rest = results
         values, found = rest[: len(self.weights)], iter(rest[len(self.weights) :])
         kl = {

@@ -30,7 +30,7 @@ from convdkm.training.checkpoint import (
 )
 from convdkm.training.optimiser import Optimiser
 from convdkm.training.passes import Figures, Passes
-from convdkm.training.schedule import learning_rate
+from convdkm.training.schedule import learning_rate, nu_factor
 from convdkm.training.sinks import (
     INSTRUMENTS,
     EpochRecord,
@@ -214,17 +214,23 @@ class Trainer:
         rate = learning_rate(self.config, progress.step, self.total_steps) * progress.caution
         self.optimiser.set_rate(rate)
         self.optimiser.step()
+        done = progress.step + 1
+        self.optimiser.look_ahead(done, last=done == self.total_steps)
         progress.caution = min(1.0, progress.caution * 1.05)
         return figures, rate
 
     def gradients(self, inputs: Tensor, targets: Tensor) -> Figures:
-        """The gradient of minus the objective on the batch of the step under way."""
+        """The gradient of minus the objective on the batch of the step under way.
+
+        The weight of the KL in it follows the recipe; the figures are by ν itself.
+        """
         step = self.progress.step
         self.model.train()
         self.optimiser.zero_grad()
         total = len(inputs) if self.world.size == 1 else self.batches.size(step)
         seed = seed_of(self.config.seed, 4, step, 0)
-        return self._passes.gradients(inputs, targets, total=total, seed=seed)
+        factor = nu_factor(self.config, step, self.total_steps)
+        return self._passes.gradients(inputs, targets, total=total, seed=seed, nu_factor=factor)
 
     def step_until_it_works(self, inputs: Tensor, targets: Tensor) -> tuple[Figures, float]:
         """A step; where it fails, back to the last good state and on with half the rate."""

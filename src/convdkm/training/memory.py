@@ -102,7 +102,8 @@ class Demand:
         at_a_time = min(recipe.micro_batch or share, share)
         evaluation = min(recipe.evaluation_batch, max(map(len, (images, *scored))))
         calibration = min(recipe.micro_batch or batch, recipe.calibrate)
-        whitened = not (recipe.crop or recipe.flip) or recipe.augment == "after-whitening"
+        augments = recipe.crop or recipe.flip or recipe.cutout
+        whitened = not augments or recipe.augment == "after-whitening"
         on_host = device.type == "cpu"
         return cls(
             tuple(images.shape[1:]),

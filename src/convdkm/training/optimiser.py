@@ -1,4 +1,4 @@
-r"""The optimiser that a recipe asks for: Adam, with rates by kind of parameter, and Muon."""
+r"""The optimiser that a recipe asks for: Adam with rates by kind, Muon, and averages of weights."""
 
 from __future__ import annotations
 
@@ -69,6 +69,8 @@ class Optimiser(torch.optim.Adam):
     values are equal, and keeps its norm. So the rate is relative and does not depend on width or
     parameterisation. O comes from five Newton–Schulz iterations in float32.
 
+    Averages of weights are taken by :meth:`look_ahead`.
+
     Parameters are in the order of ``model.parameters()``, in groups of neighbours that are treated
     alike: a state that was saved fits whatever the rates are now.
     """
@@ -81,6 +83,7 @@ class Optimiser(torch.optim.Adam):
             for (factor, muon), some in groupby(treated, key=lambda each: each[1])
         ]
         super().__init__(groups, lr=recipe.learning_rate, betas=(first, second), fused=True)
+        self.lookahead, self.lookahead_rate = recipe.lookahead, recipe.lookahead_rate
 
     def set_rate(self, rate: float) -> None:
         """Set the rates of the next step, given the schedule's."""
@@ -91,6 +94,7 @@ class Optimiser(torch.optim.Adam):
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take a step by the gradients that the parameters have."""
         groups = self.param_groups
+        starts = self._starts() if self.lookahead else {}
         try:
             self.param_groups = [group for group in groups if not group["muon"]]
             loss = super().step(closure)
@@ -100,7 +104,44 @@ class Optimiser(torch.optim.Adam):
             for parameter in group["params"] if group["muon"] else ():
                 if parameter.grad is not None:
                     self._turn(parameter, group["lr"])
+        for parameter, start in starts.items():
+            self.state[parameter]["slow"] = start
         return loss
+
+    def _starts(self) -> dict[Tensor, Tensor]:
+        """Copies of the parameters that are about to take their first step."""
+        moving = [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+        return {p: p.clone() for p in moving if "slow" not in self.state.get(p, ())}
+
+    @torch.no_grad()
+    def look_ahead(self, steps: int, *, last: bool) -> None:
+        r"""Average the parameters after so many steps, where the recipe says so, and go on there.
+
+        After every k-th step, and after the last one of training (Zhang et al., 2019),
+
+        .. math::
+            \tilde\theta \leftarrow \tilde\theta + r\,(\theta - \tilde\theta), \qquad
+            \theta \leftarrow \tilde\theta,
+
+        for every parameter, with the rate r of the recipe and slow weights :math:`\tilde\theta`
+        that start where training does. What is averaged are factors of Gram matrices, so that these
+        remain positive. The average of two weights of equal norm is shorter than they are; so where
+        Muon keeps the norm of mixing weights, :math:`\tilde\theta` is scaled back to the norm that
+        it had. Training ends on slow weights. With a learning rate that decays to zero, the last
+        steps are so short that :math:`\theta` and :math:`\tilde\theta` agree by then.
+        """
+        if not self.lookahead or (steps % self.lookahead and not last):
+            return
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                slow = self.state.get(parameter, {}).get("slow")
+                if slow is None:
+                    continue
+                norm = slow.norm()
+                slow.lerp_(parameter, self.lookahead_rate)
+                if group["muon"]:
+                    slow.mul_(norm / slow.norm().clamp(min=torch.finfo(slow.dtype).tiny))
+                parameter.copy_(slow)
 
     def _turn(self, parameter: Tensor, rate: float) -> None:
         """A step of Muon."""

@@ -88,22 +88,28 @@ class Passes:
             option: dict[str, Any] = {"forward_sync_buffers" if new else "broadcast_buffers": False}
             self._parallel = DistributedDataParallel(self._loss, **option)
 
-    def gradients(self, inputs: Tensor, targets: Tensor, *, total: int, seed: int) -> Figures:
+    def gradients(
+        self, inputs: Tensor, targets: Tensor, *, total: int, seed: int, nu_factor: float = 1.0
+    ) -> Figures:
         """Add the gradient of minus the objective on the whole batch to every parameter's.
 
-        A numerical failure in any process is raised in all of them.
+        A numerical failure in any process is raised in all of them. The figures are those of the
+        objective itself, whatever ``nu_factor`` is.
 
         Args:
             inputs: images of this process; a single one of any other where it has no share.
             targets: their labels.
             total: images of the whole batch.
             seed: of the whole batch's random numbers.
+            nu_factor: what every ν is multiplied by in the gradient.
         """
         passes = shares(total, self.world, self.micro_batch, seed)
         if self._recorded is not None and self.world.size == len(passes) == 1:
             torch.manual_seed(seed_of(seed, self.world.rank, 0))
             with working_on(passes[0]):
-                objective = self._recorded(inputs, targets, generator_of(seed, SAMPLES))
+                objective = self._recorded(
+                    inputs, targets, generator_of(seed, SAMPLES), nu_factor=nu_factor
+                )
             return self._figures(objective, _found(objective, targets), targets, total)
         self.model.resample(generator_of(seed, SAMPLES))  # the same in all processes
         with self._agreeing():
@@ -124,7 +130,8 @@ class Passes:
                 nullcontext() if last or self._parallel is None else self._parallel.no_sync(),
             ):
                 with self._agreeing(), working_on(share):
-                    loss, objective = forward(piece, labels, plan, weight * self.world.size)
+                    scale = weight * self.world.size
+                    loss, objective = forward(piece, labels, plan, scale, nu_factor)
                 loss.backward(retain_graph=not last)
             found = _found(objective, labels)
             sums = [a + weight * b for a, b in zip(sums, found, strict=True)]
@@ -170,10 +177,10 @@ class _Loss(nn.Module):
         self._idle: list[Tensor] | None = None
 
     def forward(
-        self, inputs: Tensor, targets: Tensor, plan: ModelPlan, weight: float
+        self, inputs: Tensor, targets: Tensor, plan: ModelPlan, weight: float, nu_factor: float
     ) -> tuple[Tensor, Objective]:
         objective = self.model.objective(inputs, targets, num_data=self.num_data, plan=plan)
-        loss = -weight * objective.total
+        loss = -weight * objective.weighted(nu_factor)
         if self.reaches_all:
             if self._idle is None:
                 used = _leaves_of(loss)

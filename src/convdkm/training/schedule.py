@@ -1,4 +1,4 @@
-r"""The learning rate as a function of the share of training that is done."""
+r"""The learning rate and the weight of the KL, by the share of training that is done."""
 
 from __future__ import annotations
 
@@ -37,6 +37,18 @@ def learning_rate(config: Recipe, step: int, total: int) -> float:
     if step < top:
         return peak * (step + 1) / (top + 1)
     return _half_cosine(peak, 0.0, (step - top) / max(total - top, 1))
+
+
+def nu_factor(config: Recipe, step: int, total: int) -> float:
+    r"""What every ν is multiplied by in step ``step`` (from 0) of ``total``.
+
+    .. math:: s^{\max(0,\,1 - t/w)}, \qquad t = \frac{\text{step}}{\text{total} - 1},
+
+    with s the recipe's ``nu_start`` and w its ``nu_warmup``: from s in the first step to 1, by the
+    same factor in every step, and 1 from there on. The last step is always by ν itself.
+    """
+    done = step / (total - 1) if total > 1 else 1.0
+    return config.nu_start ** max(0.0, 1 - done / config.nu_warmup)
 
 
 def _half_cosine(start: float, end: float, share: float) -> float:
