@@ -14,6 +14,7 @@ from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.errors import InvalidInputError
 from convdkm.model import DeepKernelMachine
+from convdkm.runtime.compiled import reason_of
 from convdkm.storage.files import write_json
 from convdkm.storage.text import in_shell
 from convdkm.training.batches import Batches
@@ -174,13 +175,15 @@ class Session:
                 progress = trainer.run(trainer.info(config.data.dataset, **shown))
                 result.step = progress.step
                 if not progress.interrupted and self.world.leads:
-                    result.metrics = self._final_figures(
-                        epochs=config.training.epochs,
-                        steps=progress.step,
-                        seconds=progress.seconds,
-                        cpu_seconds=progress.cpu_seconds,
-                        **self._flops(),
+                    self._keep(
+                        self._final_figures(
+                            epochs=config.training.epochs,
+                            steps=progress.step,
+                            seconds=progress.seconds,
+                            cpu_seconds=progress.cpu_seconds,
+                        )
                     )
+                    self._keep(result.metrics | self._flops())
         except ScoringStoppedError:
             pass
         except ProcessLostError as error:
@@ -188,8 +191,6 @@ class Session:
                 raise
             command = f"convdkm resume {in_shell(folder)}"
             raise ProcessLostError(f"{error}. Go on with\n  {command}") from error
-        if folder is not None and result.metrics:
-            write_json(folder / METRICS, result.metrics)
         result.model.eval()
         return result
 
@@ -214,15 +215,24 @@ class Session:
             "parameters": sum(p.numel() for p in self.result.model.parameters()),
         }
 
+    def _keep(self, figures: dict[str, float]) -> None:
+        """Make these the figures of the run, and write them."""
+        self.result.metrics = figures
+        if self.result.folder is not None:
+            write_json(self.result.folder / METRICS, figures)
+
     def _flops(self) -> dict[str, float]:
         """Floating-point operations of all steps, where one of them can be counted."""
-        trainer, recipe = self.trainer, self.result.config.training
-        images = next(trainer.batches.clean(2 * FEWEST))
-        labels = trainer.batches.targets[: len(images)]
-        cost = step_cost(self.result.model, recipe, images, labels, self.world.size)
-        if cost is None:
+        batches, recipe = self.trainer.batches, self.result.config.training
+        try:
+            images = next(batches.clean(2 * FEWEST))
+            labels = batches.targets[: len(images)]
+            cost = step_cost(self.result.model, recipe, images, labels, self.world.size)
+        except Exception as error:  # of any kind: the run is done, and loses nothing by it
+            reason = reason_of(error)
+            self.trainer.sinks.message(f"the FLOPs of a step were not counted: {reason}", "warning")
             return {}
-        per_epoch = cost.fixed * trainer.batches.steps + cost.per_image * trainer.batches.num_data
+        per_epoch = cost.fixed * batches.steps + cost.per_image * batches.num_data
         return {"flops": recipe.epochs * per_epoch}
 
     def _parts(self) -> dict[str, tuple[Tensor, Tensor]]:
