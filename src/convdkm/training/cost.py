@@ -80,6 +80,14 @@ def line(step: Callable[[int], object]) -> StepCost:
     return StepCost(few - FEWEST * per_image, per_image)
 
 
+def countable(model: DeepKernelMachine) -> DeepKernelMachine:
+    """A copy of a machine that uses PyTorch's operations and not compiled functions."""
+    copied = copy.deepcopy(model)
+    for part in compilable(copied):
+        part.compiled = False
+    return copied
+
+
 def step_cost(
     model: DeepKernelMachine, recipe: Recipe, inputs: Tensor, targets: Tensor, processes: int = 1
 ) -> StepCost:
@@ -94,9 +102,7 @@ def step_cost(
         inputs, targets: a few images, and their labels.
         processes: how many share every batch; the inducing chain is worked out in each.
     """
-    copied = copy.deepcopy(model).train()
-    for part in compilable(copied):
-        part.compiled = False
+    copied = countable(model).train()
     optimiser = Optimiser(copied, recipe)
 
     def step(images: int, pieces: int = 1) -> None:
