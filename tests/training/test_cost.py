@@ -8,7 +8,7 @@ import torch
 
 import convdkm as dkm
 from convdkm.config import Recipe
-from convdkm.training import MemorySink, fit, resume, session
+from convdkm.training import MemorySink, cost, fit, resume
 from convdkm.training.cost import flops, line, step_cost
 from convdkm.training.world import World
 
@@ -84,7 +84,7 @@ def test_a_step_is_a_line_in_the_images(options):
     images, labels = torch.randn(16, 3, 8, 8), torch.arange(16) % 10
     before = copy.deepcopy(model.state_dict())
     random = torch.random.get_rng_state()
-    cost = step_cost(model, recipe, images[:4], labels[:4])
+    found = step_cost(model, recipe, images[:4], labels[:4])
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
     assert torch.equal(torch.random.get_rng_state(), random)
@@ -95,8 +95,8 @@ def test_a_step_is_a_line_in_the_images(options):
 
     alone = line(forward)
     assert flops(lambda: forward(16)) == pytest.approx(alone.at(16), rel=1e-9)
-    assert cost.per_image == pytest.approx(alone.per_image, rel=0.02)
-    assert cost.fixed > alone.fixed
+    assert found.per_image == pytest.approx(alone.per_image, rel=0.02)
+    assert found.fixed > alone.fixed
 
 
 def test_micro_batches_and_processes_repeat_the_inducing_chain():
@@ -149,12 +149,12 @@ def test_a_count_that_fails_takes_nothing_from_the_run(tmp_path, monkeypatch):
         assert "test_accuracy" in json.loads((tmp_path / "metrics.json").read_text())
         raise RuntimeError("no memory is left")
 
-    monkeypatch.setattr(session, "step_cost", failing)
+    monkeypatch.setattr(cost, "step_cost", failing)
     sink = MemorySink()
     metrics = fit("quick", "digits", folder=tmp_path, sinks=[sink], **TINY).metrics
     assert metrics == json.loads((tmp_path / "metrics.json").read_text())
     assert "flops" not in metrics
-    assert ("warning", "the FLOPs of a step were not counted: no memory is left") in sink.messages
+    assert ("warning", "FLOPs were not counted: no memory is left") in sink.messages
 
 
 def test_the_time_of_processors_is_that_of_all_processes(monkeypatch):

@@ -36,7 +36,8 @@ from torch.utils.flop_counter import flop_registry
 
 from convdkm.config import Recipe
 from convdkm.model import DeepKernelMachine
-from convdkm.runtime.compiled import compilable
+from convdkm.runtime.compiled import compilable, reason_of
+from convdkm.training.batches import Batches
 from convdkm.training.optimiser import Optimiser
 from convdkm.training.passes import Passes
 from convdkm.training.world import World
@@ -65,7 +66,7 @@ class StepCost:
     fixed: float
     per_image: float
 
-    def at(self, images: int) -> float:
+    def at(self, images: float) -> float:
         """The FLOPs of a step on so many images."""
         return self.fixed + self.per_image * images
 
@@ -122,6 +123,23 @@ def step_cost(
             images = 2 * FEWEST
             fixed += (pieces - 1) * (flops(lambda: step(images, 2)) - whole.at(images))
     return StepCost(fixed * processes, whole.per_image)
+
+
+def run_flops(model: DeepKernelMachine, batches: Batches, recipe: Recipe, steps: int) -> float:
+    """The FLOPs of so many steps of a run, over all its processes."""
+    images = next(batches.clean(2 * FEWEST))
+    labels = batches.targets[: len(images)]
+    cost = step_cost(model, recipe, images, labels, batches.world.size)
+    return steps * cost.at(batches.num_data / batches.steps)
+
+
+def if_countable(count: Callable[[], float | None], warn: Callable[[str], object]) -> float | None:
+    """FLOPs where they can be counted; what has been learned is not lost where they cannot."""
+    try:
+        return count()
+    except Exception as error:  # of any kind
+        warn(f"FLOPs were not counted: {reason_of(error)}")
+        return None
 
 
 class _Counter(TorchDispatchMode):

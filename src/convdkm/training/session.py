@@ -14,7 +14,6 @@ from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.errors import InvalidInputError
 from convdkm.model import DeepKernelMachine
-from convdkm.runtime.compiled import reason_of
 from convdkm.storage.files import write_json
 from convdkm.storage.text import in_shell
 from convdkm.training.batches import Batches
@@ -28,7 +27,7 @@ from convdkm.training.build import (
     unfitted_whitening,
 )
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Progress
-from convdkm.training.cost import FEWEST, step_cost
+from convdkm.training.cost import if_countable, run_flops
 from convdkm.training.folder import CHECKPOINTS, METRICS, TENSORBOARD, Writer
 from convdkm.training.loop import ScoringStoppedError, Trainer
 from convdkm.training.memory import Demand, Estimate, estimate
@@ -223,17 +222,12 @@ class Session:
 
     def _flops(self) -> dict[str, float]:
         """Floating-point operations of all steps, where one of them can be counted."""
-        batches, recipe = self.trainer.batches, self.result.config.training
-        try:
-            images = next(batches.clean(2 * FEWEST))
-            labels = batches.targets[: len(images)]
-            cost = step_cost(self.result.model, recipe, images, labels, self.world.size)
-        except Exception as error:  # of any kind: the run is done, and loses nothing by it
-            reason = reason_of(error)
-            self.trainer.sinks.message(f"the FLOPs of a step were not counted: {reason}", "warning")
-            return {}
-        per_epoch = cost.fixed * batches.steps + cost.per_image * batches.num_data
-        return {"flops": recipe.epochs * per_epoch}
+        result, trainer = self.result, self.trainer
+        found = if_countable(
+            lambda: run_flops(result.model, trainer.batches, trainer.config, result.step),
+            partial(trainer.sinks.message, level="warning"),
+        )
+        return {} if found is None else {"flops": found}
 
     def _parts(self) -> dict[str, tuple[Tensor, Tensor]]:
         held_out = {} if self.held_out is None else {"validation": self.held_out}

@@ -1,4 +1,4 @@
-"""Figures of a comparison, readable in grey: accuracy against training size and against time."""
+"""Figures of a comparison, readable in grey: accuracy against training size, time and FLOPs."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ ACCURACY_TICKS = (0, 20, 40, 60, 70, 80, 85, 90, 92, 94, 95, 96, 97, 98, 99, 99.
 AXES = {
     "sizes": ("Training images", "by training size"),
     "seconds": ("Seconds to fit", "by time to fit"),
+    "flops": ("TFLOP of the training steps", "by FLOPs"),
 }
 """Labels of the horizontal axis, and titles."""
 LOOKS = {
@@ -42,6 +43,7 @@ class Curve:
     sizes: list[int] = field(default_factory=list)
     accuracies: list[Summary] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    flops: list[float] = field(default_factory=list)
 
 
 def curves(tables: Sequence[SizeTable]) -> list[Curve]:
@@ -54,6 +56,8 @@ def curves(tables: Sequence[SizeTable]) -> list[Curve]:
                 curve.sizes.append(table.size)
                 curve.accuracies.append(row.accuracy.ours)
                 curve.seconds.append(row.fit_seconds)
+                if row.flops is not None:
+                    curve.flops.append(row.flops)
     return list(found.values())
 
 
@@ -75,6 +79,9 @@ def draw(results: Results, folder: Path) -> list[Path]:
     if found:
         written.append(folder / "accuracy-by-seconds.png")
         _draw(results, written[-1], found, "seconds")
+    if counted := [curve for curve in found if len(curve.flops) == len(curve.sizes)]:
+        written.append(folder / "accuracy-by-flops.png")
+        _draw(results, written[-1], counted, "flops")
     return written
 
 
