@@ -22,7 +22,7 @@ from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
 from convdkm.lab.studies.curves import FIGURES, Curve, draw_all, labelled
 from convdkm.lab.studies.rendering import MISSING, Grid, rounded
-from convdkm.lab.studies.style import PUBLISHED, add_legend, figure
+from convdkm.lab.studies.style import PUBLISHED, add_legend, figure, plain_ticks
 from convdkm.training.sinks import read_csv
 
 COSTS = {"pflop": "PFLOP", "cpu_hours": "Hours of processors"}
@@ -127,15 +127,22 @@ def main() -> None:
         for panels, (name, (label, _)) in zip(axes, FIGURES.items(), strict=True):
             for panel, along in zip(panels, COSTS, strict=True):
                 draw_all(panel, settings, along, name)
-                panel.set_xscale("log")
             panels[0].set_ylabel(label)
             for each in published:
                 value = getattr(each, name)
                 if value is not None and each.pflop is not None:
                     look = {"color": PUBLISHED, "marker": "D", "ls": "", "label": each.name}
                     panels[0].plot([each.pflop], [value], **look)
-        for panel, label in zip(axes[1], COSTS.values(), strict=True):
-            panel.set_xlabel(label)
+        for column, (along, label) in zip(axes.T, COSTS.items(), strict=True):
+            every = chain.from_iterable(chain.from_iterable(settings.values()))
+            shown = [row[along] for row in every]
+            if along == "pflop":
+                shown += [each.pflop for each in published if each.pflop is not None]
+            column[1].sharex(column[0])
+            for panel in column:
+                panel.set_xscale("log")
+                plain_ticks(panel, sorted(shown))
+            column[1].set_xlabel(label)
         add_legend(made, axes, 3)
     print(arguments.output)
 
