@@ -212,6 +212,8 @@ def require_same_runs(folder, whole):
         assert list(ours[epoch]) == list(layers)
         require_same_records(ours[epoch].values(), layers.values(), 1e-5)
     figures = [json.loads((each / "metrics.json").read_text()) for each in (folder, whole)]
+    flops, fewest = (each.pop("flops") for each in figures)
+    assert fewest <= flops < 2.1 * fewest  # two processes work out the inducing chain twice
     require_same_records(figures[:1], figures[1:])
 
 

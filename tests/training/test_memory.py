@@ -1,5 +1,6 @@
 """What a run will take of memory: told before it begins, without a trace in the run."""
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -7,10 +8,13 @@ import torch
 
 import convdkm as dkm
 from convdkm.config import Recipe
+from convdkm.presets import preset
 from convdkm.runtime import memory
 from convdkm.runtime.memory import available_memory, peak_memory
 from convdkm.training import MemorySink, build, fit, resume
 from convdkm.training import memory as foresight
+from convdkm.training.batches import Batches
+from convdkm.training.loop import Trainer
 from convdkm.training.memory import Demand, Line, estimate, gigabytes, upper_bound
 from convdkm.training.passes import Passes
 from convdkm.training.world import World
@@ -68,6 +72,20 @@ def test_so_are_the_other_parts(part):
     above = 1.4 if part == "evaluation" else 1.15
     assert 0.85 * peak < found.needed - standing < above * peak
     assert upper_bound(model, demand) > peak
+
+
+def test_a_run_of_the_preset_fast_takes_what_is_estimated():
+    """To a tenth, with batches, gradients, Adam's averages and the state to go back to."""
+    config = preset("fast").config("cifar10", epochs=1, calibrate=0)
+    recipe, count = config.training, 3 * config.training.batch_size
+    images, labels = torch.randn(count, 3, 32, 32), torch.arange(count) % 10
+    model = build.built(config.model, recipe, 3, 10).initialise(images[:64], labels[:64], seed=0)
+    demand = Demand.of(recipe, images, World(), CPU, initialises=False)
+    found = estimate(model, replace(demand, evaluation=1, held=0), CPU, there=1)
+    peak = peak_memory(lambda: Trainer(model, Batches.of(recipe, images, labels), recipe).run())
+    assert config.model.inducing == (16, 32, 64)
+    assert found.measured
+    assert found.needed == pytest.approx(peak, rel=0.1)
 
 
 def test_the_machine_is_left_as_it_is():

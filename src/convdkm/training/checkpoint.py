@@ -41,7 +41,7 @@ class Progress:
     Attributes:
         step: steps done.
         seconds: time spent so far, over all parts of the run.
-        cpu_seconds: the same in time of processors, of this process and all its threads.
+        cpu_seconds: the same in time of processors, over all processes and their threads.
         caution: what the learning rate is multiplied by after failed steps; 1 normally.
         sums: of the epoch under way, weighted by images.
         ending: of an epoch whose steps are done, and which has not been evaluated and noted yet:

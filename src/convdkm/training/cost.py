@@ -1,19 +1,19 @@
 r"""What training costs, in floating-point operations.
 
 A multiply-add is two FLOPs. Counted are the operations that PyTorch starts, forward and backward,
-and those of the optimiser:
+and those of the optimiser. What activation checkpointing works out again counts again.
 
 =============================== ========================================================
-convolutions, matrix products   as :mod:`torch.utils.flop_counter` counts them; convolutions as
-                                if there were no padding
+convolutions, matrix products   2 for each pair of numbers that are multiplied, padding included;
+                                each gradient of a convolution as much as the convolution
 Cholesky                        :math:`n^3/3`
 triangular solve                :math:`n^2` for each right-hand side
 LU (determinants), solve by it  :math:`2n^3/3`, and :math:`2n^2` for each right-hand side
-inverse                         :math:`2n^3`
+inverse                         :math:`2n^3`, and :math:`2n^3/3` from a Cholesky factor
 eigenvectors, eigenvalues alone :math:`9n^3`, :math:`4n^3/3`
 elementwise functions           1 for each number of the result, whatever the function
 sums, means, extremes           1 for each number that goes in
-batch normalisation             6 for each number forward, and 9 backward
+batch normalisation             6 for each number forward, and 9 backward; 2 in evaluation
 Adam                            12 for each parameter
 =============================== ========================================================
 
@@ -30,13 +30,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from convdkm.config import Recipe
-from convdkm.errors import NumericalError
 from convdkm.model import DeepKernelMachine
-from convdkm.runtime.compiled import compilable
+from convdkm.runtime.compiled import compilable, reason_of
+from convdkm.training.batches import Batches
 from convdkm.training.optimiser import Optimiser
 from convdkm.training.passes import Passes
 from convdkm.training.world import World
@@ -65,7 +66,7 @@ class StepCost:
     fixed: float
     per_image: float
 
-    def at(self, images: int) -> float:
+    def at(self, images: float) -> float:
         """The FLOPs of a step on so many images."""
         return self.fixed + self.per_image * images
 
@@ -80,10 +81,18 @@ def line(step: Callable[[int], object]) -> StepCost:
     return StepCost(few - FEWEST * per_image, per_image)
 
 
+def countable(model: DeepKernelMachine) -> DeepKernelMachine:
+    """A copy of a machine that uses PyTorch's operations and not compiled functions."""
+    copied = copy.deepcopy(model)
+    for part in compilable(copied):
+        part.compiled = False
+    return copied
+
+
 def step_cost(
     model: DeepKernelMachine, recipe: Recipe, inputs: Tensor, targets: Tensor
-) -> StepCost | None:
-    """What the steps of a run cost, done by one process; None where a step fails.
+) -> StepCost:
+    """What the steps of a run cost, as one process does them.
 
     Steps on a few images are taken with a copy of the machine. The machine, its gradients and the
     state of random numbers are left as they are.
@@ -93,9 +102,7 @@ def step_cost(
         recipe: how it is trained.
         inputs, targets: a few images, and their labels.
     """
-    copied = copy.deepcopy(model).train()
-    for part in compilable(copied):
-        part.compiled = False
+    copied = countable(model).train()
     optimiser = Optimiser(copied, recipe)
 
     def step(images: int, pieces: int = 1) -> None:
@@ -105,20 +112,32 @@ def step_cost(
         passes.gradients(inputs[chosen], targets[chosen], total=images, seed=0)
         optimiser.step()
 
+    pieces = -(-recipe.batch_size // (recipe.micro_batch or recipe.batch_size))
     device = model.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        try:
-            found = line(step)
-            further, pieces = (
-                0.0,
-                -(-recipe.batch_size // (recipe.micro_batch or recipe.batch_size)),
-            )
-            if pieces > 1:
-                images = 2 * FEWEST
-                further = (flops(lambda: step(images, 2)) - found.at(images)) * (pieces - 1)
-        except NumericalError:
-            return None
-    return StepCost(found.fixed + further, found.per_image)
+        whole = line(step)
+        fixed = whole.fixed
+        if pieces > 1:
+            images = 2 * FEWEST
+            fixed += (pieces - 1) * (flops(lambda: step(images, 2)) - whole.at(images))
+    return StepCost(fixed, whole.per_image)
+
+
+def run_flops(model: DeepKernelMachine, batches: Batches, recipe: Recipe, steps: int) -> float:
+    """The FLOPs of so many steps of a run, however many processes share them."""
+    images = next(batches.clean(2 * FEWEST))
+    labels = batches.targets[: len(images)]
+    cost = step_cost(model, recipe, images, labels)
+    return steps * cost.at(batches.num_data / batches.steps)
+
+
+def if_countable(count: Callable[[], float | None], warn: Callable[[str], object]) -> float | None:
+    """FLOPs where they can be counted; what has been learned is not lost where they cannot."""
+    try:
+        return count()
+    except Exception as error:  # of any kind
+        warn(f"FLOPs were not counted: {reason_of(error)}")
+        return None
 
 
 class _Counter(TorchDispatchMode):
@@ -133,8 +152,13 @@ class _Counter(TorchDispatchMode):
     ) -> Any:
         del types
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
         formula = _formula(func)
+        if formula is None and isinstance(func, OpOverload):
+            with self:  # in inference mode an operation may come as a whole, and not as its parts
+                result = func.decompose(*args, **kwargs)
+            if result is not NotImplemented:
+                return result
+        result = func(*args, **kwargs)
         if formula is not None:
             self.total += formula(*args, **kwargs, out_val=result)
         return result
@@ -145,14 +169,10 @@ def _formula(operation: Any) -> _Formula | None:
     """FLOPs of an operation from its arguments and ``out_val``, its result; None if it is free."""
     packet = getattr(operation, "_overloadpacket", None)
     name = getattr(packet, "__name__", "").removesuffix("_")
-    plain = getattr(torch.ops.aten, name, None)  # the same, where an operation works in place
-    if packet in flop_registry or plain in flop_registry:
-        return flop_registry.get(packet) or flop_registry[plain]
-    if name in _FORMULAS:
-        return _FORMULAS[name]
-    if name in _REDUCTIONS:
-        return _numbers_in
-    if name.startswith("_foreach"):
+    plain = getattr(torch.ops.aten, name, packet)  # the same, where an operation works in place
+    if formula := _FORMULAS.get(name) or flop_registry.get(plain):
+        return formula
+    if name in _REDUCTIONS or name.startswith("_foreach"):
         return _numbers_in
     if name not in _FREE and torch.Tag.pointwise in getattr(operation, "tags", ()):
         return _numbers_out
@@ -171,6 +191,19 @@ def _numbers_in(first: Any, *_: Any, **__: Any) -> float:
 
 def _numbers_out(*_: Any, out_val: Any, **__: Any) -> float:
     return _numbers(out_val)
+
+
+def _convolution_backward(
+    outgoing: Tensor, maps: Tensor, weight: Tensor, *rest: Any, **_: Any
+) -> float:
+    transposed, wanted = rest[4], rest[7]  # gradients by maps, weights and biases
+    applied = (maps if transposed else outgoing).numel() * weight[0].numel()
+    return 2 * applied * sum(wanted[:2])
+
+
+def _batch_norm(maps: Tensor, *rest: Any, **_: Any) -> float:
+    in_training = any(each is True for each in rest)
+    return (6 if in_training else 2) * maps.numel()
 
 
 def _cubed(share: float) -> _Formula:
@@ -201,7 +234,9 @@ _FORMULAS: dict[str, _Formula] = {
     "mv": lambda matrix, *_, **__: 2 * matrix.numel(),
     "addmv": lambda _, matrix, *__, **___: 2 * matrix.numel(),
     "dot": lambda vector, *_, **__: 2 * vector.numel(),
+    "convolution_backward": _convolution_backward,
     "linalg_cholesky_ex": _cubed(1 / 3),
+    "cholesky_inverse": _cubed(2 / 3),
     "linalg_solve_triangular": _solved(1),
     "triangular_solve": _solved(1),
     "linalg_lu_solve": _solved(2),
@@ -210,12 +245,13 @@ _FORMULAS: dict[str, _Formula] = {
     "linalg_lu_factor_ex": _cubed(2 / 3),
     "linalg_inv_ex": _cubed(2),
     "_linalg_eigh": _eigen,
-    "native_batch_norm": lambda maps, *_, **__: 6 * maps.numel(),
-    "_native_batch_norm_legit": lambda maps, *_, **__: 6 * maps.numel(),
-    "cudnn_batch_norm": lambda maps, *_, **__: 6 * maps.numel(),
-    "native_batch_norm_backward": lambda maps, *_, **__: 9 * maps.numel(),
-    "cudnn_batch_norm_backward": lambda maps, *_, **__: 9 * maps.numel(),
-    "_log_softmax": lambda values, *_, **__: 4 * values.numel(),
-    "_softmax": lambda values, *_, **__: 4 * values.numel(),
+    **dict.fromkeys(
+        ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"), _batch_norm
+    ),
+    **dict.fromkeys(
+        ("native_batch_norm_backward", "cudnn_batch_norm_backward"),
+        lambda maps, *_, **__: 9 * maps.numel(),
+    ),
+    **dict.fromkeys(("_softmax", "_log_softmax"), lambda values, *_, **__: 4 * values.numel()),
     "_fused_adam": _adam,
 }

@@ -90,7 +90,7 @@ class Trainer:
         self.progress = Progress()
         self._snapshot = Snapshot(model, self.optimiser)
         self._terminated: Callable[[], bool] = bool
-        self._start, self._cpu_start = time.perf_counter(), time.process_time()
+        self._start, self._cpu_noted = time.perf_counter(), time.process_time()
 
     @property
     def total_steps(self) -> int:
@@ -110,9 +110,11 @@ class Trainer:
         """Time spent so far, over all parts of the run."""
         return time.perf_counter() - self._start
 
-    def _note_time(self) -> None:
-        self.progress.seconds = self._seconds()
-        self.progress.cpu_seconds = time.process_time() - self._cpu_start
+    def _note_cpu_time(self) -> None:
+        """Add the time of processors since it was last noted, over all processes."""
+        now = time.process_time()
+        self.progress.cpu_seconds += sum(self.world.sum([now - self._cpu_noted]))
+        self._cpu_noted = now
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
@@ -154,7 +156,7 @@ class Trainer:
         progress = self.progress
         saved = progress.seconds
         self._start = time.perf_counter() - saved
-        self._cpu_start = time.process_time() - progress.cpu_seconds
+        self._cpu_noted = time.process_time()
         at_start = {} if progress.step else self.readings()
         if progress.ending is not None and not self._end_epoch():
             return
@@ -165,7 +167,7 @@ class Trainer:
                 if not progress.step:
                     self._record_layers(figures.divergences, figures.gradients, at_start)
                 progress.step += 1
-                self._note_time()
+                progress.seconds = self._seconds()
                 self._record(figures, rate, progress.seconds - began)
                 ends = self._ends_epoch(progress.step)
                 if ends:
@@ -176,6 +178,7 @@ class Trainer:
                     }
                     if not self._end_epoch():
                         return
+                self._note_cpu_time()
                 stops = self.world.any(self.asked_to_stop())
                 progress.interrupted = stops and progress.step < self.total_steps
                 due = self._seconds() - saved >= 60 * self.config.checkpoint_minutes
@@ -310,7 +313,8 @@ class Trainer:
                 values.update(found)
             except ScoringStoppedError:
                 stopped = True
-        self._note_time()
+        progress.seconds = self._seconds()
+        self._note_cpu_time()
         progress.interrupted = self.world.any(stopped)
         if progress.interrupted:
             self.save()

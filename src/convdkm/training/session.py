@@ -27,7 +27,7 @@ from convdkm.training.build import (
     unfitted_whitening,
 )
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Progress
-from convdkm.training.cost import FEWEST, step_cost
+from convdkm.training.cost import if_countable, run_flops
 from convdkm.training.folder import CHECKPOINTS, METRICS, TENSORBOARD, Writer
 from convdkm.training.loop import ScoringStoppedError, Trainer
 from convdkm.training.memory import Demand, Estimate, estimate
@@ -174,13 +174,15 @@ class Session:
                 progress = trainer.run(trainer.info(config.data.dataset, **shown))
                 result.step = progress.step
                 if not progress.interrupted and self.world.leads:
-                    result.metrics = self._final_figures(
-                        epochs=config.training.epochs,
-                        steps=progress.step,
-                        seconds=progress.seconds,
-                        cpu_seconds=progress.cpu_seconds,
-                        **self._flops(),
+                    self._keep(
+                        self._final_figures(
+                            epochs=config.training.epochs,
+                            steps=progress.step,
+                            seconds=progress.seconds,
+                            cpu_seconds=progress.cpu_seconds,
+                        )
                     )
+                    self._keep(result.metrics | self._flops())
         except ScoringStoppedError:
             pass
         except ProcessLostError as error:
@@ -188,8 +190,6 @@ class Session:
                 raise
             command = f"convdkm resume {in_shell(folder)}"
             raise ProcessLostError(f"{error}. Go on with\n  {command}") from error
-        if folder is not None and result.metrics:
-            write_json(folder / METRICS, result.metrics)
         result.model.eval()
         return result
 
@@ -214,16 +214,20 @@ class Session:
             "parameters": sum(p.numel() for p in self.result.model.parameters()),
         }
 
+    def _keep(self, figures: dict[str, float]) -> None:
+        """Make these the figures of the run, and write them."""
+        self.result.metrics = figures
+        if self.result.folder is not None:
+            write_json(self.result.folder / METRICS, figures)
+
     def _flops(self) -> dict[str, float]:
         """Floating-point operations of all steps, where one of them can be counted."""
-        trainer, recipe = self.trainer, self.result.config.training
-        images = next(trainer.batches.clean(2 * FEWEST))
-        labels = trainer.batches.targets[: len(images)]
-        cost = step_cost(self.result.model, recipe, images, labels)
-        if cost is None:
-            return {}
-        per_epoch = cost.fixed * trainer.batches.steps + cost.per_image * trainer.batches.num_data
-        return {"flops": recipe.epochs * per_epoch}
+        result, trainer = self.result, self.trainer
+        found = if_countable(
+            lambda: run_flops(result.model, trainer.batches, trainer.config, result.step),
+            partial(trainer.sinks.message, level="warning"),
+        )
+        return {} if found is None else {"flops": found}
 
     def _parts(self) -> dict[str, tuple[Tensor, Tensor]]:
         held_out = {} if self.held_out is None else {"validation": self.held_out}

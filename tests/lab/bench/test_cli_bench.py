@@ -19,6 +19,9 @@ RATIOS = {
     "predict_ours_over_cnn",
     "train_memory_ours_over_cnn",
     "train_memory_checkpointed_over_cnn",
+    "train_flops_textbook_over_ours",
+    "train_flops_ours_over_cnn",
+    "predict_flops_ours_over_cnn",
     "objective_float32_vs_float64",
 }
 TINY = ["--widths", "4,4,4", "--batch", 4, "--side", 8, "--repeats", 1, "--steps", 2]
@@ -47,11 +50,19 @@ def test_quick_writes_the_ratios_and_what_they_come_from(tmp_path):
     assert {"ours", "textbook", "CNN", "ours, checkpointed"} == set(row["train"])
     assert len(row["train"]["ours"]["step_seconds"]) == 1
     assert row["train"]["textbook"]["memory"] > row["train"]["ours"]["memory"] > 0
+    flops = {name: each["flops"] for name, each in row["train"].items()}
+    assert flops["ours, checkpointed"] > flops["ours"] > flops["CNN"] > 0
+    for each, seconds in (
+        *((each, each["step"]) for each in row["train"].values()),
+        *((each, each["seconds"]) for each in row["predict"].values()),
+    ):
+        assert each["flops_per_second"] == pytest.approx(each["flops"] / seconds)
     assert "scaling" not in results
     assert "profile" not in results
     for text in (out, tables.read_text()):
         assert "Training, 4/4/4, batches of 4" in text
         assert "Ratios" in text
+        assert "GFLOP/s" in text
         assert "float32 data path" in text
         assert results["versions"]["torch"] in text
 

@@ -9,11 +9,13 @@ from torch import nn
 import convdkm as dkm
 from convdkm.errors import InvalidInputError
 from convdkm.insight.summary import summarise
-from convdkm.lab.bench import profiling
+from convdkm.lab.bench import compare, profiling
 from convdkm.lab.bench.cnn import ResNet
 from convdkm.lab.bench.contestants import Workload, cnn, machine, networks, ours, textbook
 from convdkm.lab.bench.scaling import axes
 from convdkm.ops.base import Plan
+from convdkm.runtime.compiled import compilable
+from convdkm.training.cost import flops
 
 TINY = Workload((4, 5, 6), batch=6, side=8)
 
@@ -66,6 +68,26 @@ def test_a_step_lowers_the_loss(make, model):
     assert float(contestant.loss().detach()) < first
     contestant.forget()
     assert all(p.grad is None for g in contestant.optimiser.param_groups for p in g["params"])
+
+
+def test_flops_are_those_of_a_whole_batch_and_leave_the_machine_alone(model):
+    """Foretold from few images, compiled or not, they are what is counted at the full size."""
+    compiled = copy.deepcopy(model)
+    assert compilable(compiled)
+    for part in compilable(compiled):
+        part.compiled = True
+    before = copy.deepcopy(compiled.state_dict())
+    counted = compare.counted(TINY, compiled, ["CNN"])
+    assert all(torch.equal(value, before[name]) for name, value in compiled.state_dict().items())
+    assert all(part.compiled for part in compilable(compiled))
+    for name, whole in {
+        compare.OURS: ours(TINY, copy.deepcopy(model)),
+        compare.TEXTBOOK: textbook(TINY, copy.deepcopy(model)),
+        "CNN": cnn(TINY),
+    }.items():
+        assert counted[name]["step"] == pytest.approx(flops(whole.step), rel=0.01), name
+        if whole.predict is not None:
+            assert counted[name]["predict"] == pytest.approx(flops(whole.predict), rel=0.01), name
 
 
 def test_the_layouts_of_the_network_agree():

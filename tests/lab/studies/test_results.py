@@ -84,6 +84,26 @@ def test_comma_separated(likelihood):
     assert first["scale"] == "as in the paper"
 
 
+def test_costs_are_means_over_the_runs_that_have_them(likelihood):
+    place, runs = likelihood
+    (table,) = Results(place.path).tables()
+    assert "PFLOP" not in markdown(table)  # as of older versions
+    for run, pflop in zip(runs["categorical", "cifar10"], (1, 2), strict=False):
+        path = place.of(run) / "metrics.json"
+        values = json.loads(path.read_text()) | {"flops": pflop * 1e15, "cpu_seconds": 7200.0}
+        path.write_text(json.dumps(values))
+    (table,) = Results(place.path).tables()
+    head, _, *rows = [line for line in markdown(table).splitlines() if line.startswith("|")]
+    assert head.split("|")[-3:-1] == [" PFLOP ", " CPU (h) "]
+    (ours,) = [row for row in rows[:2] if "Categorical" in row]
+    (other,) = [row for row in rows[:2] if "Gaussian" in row]
+    assert [cell.strip() for cell in ours.split("|")[-3:-1]] == ["1.5", "2"]
+    assert [cell.strip() for cell in other.split("|")[-3:-1]] == ["–", "–"]
+    records = list(csv.DictReader(io.StringIO(comma_separated(table))))
+    first = next(r for r in records if (r["row"], r["metric"]) == ("categorical", "test_accuracy"))
+    assert (first["pflop"], first["cpu_hours"]) == ("1.5", "2.0")
+
+
 def test_holes_are_shown(tmp_path):
     place, runs = planned(tmp_path, "likelihood")
     for run in runs["categorical", "cifar10"][:2]:

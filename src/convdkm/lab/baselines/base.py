@@ -55,6 +55,10 @@ class Baseline(ABC):
     def parameters(self) -> int:
         """How many parameters are learned."""
 
+    def flops(self, images: Tensor, labels: Tensor) -> float | None:
+        """Floating-point operations of the steps of ``fit`` on these images; None if unknown."""
+        return None
+
     def foresee(self, images: Tensor, labels: Tensor) -> None:
         """Raise :class:`InvalidInputError`, before any work, if there is not enough memory."""
         check_training_set(images, labels)

@@ -185,7 +185,7 @@ class SupervisedCKN(UnsupervisedCKN):
 
         learned = [*network.parameters(), weight, bias]
         batches = Batches.of(training, images, labels)
-        self.curve = descend(
+        self.curve, _ = descend(
             learned, batches, training, loss, budget=budget, tell=self.tell, after=project
         )
         self.cut_short = budget.over()

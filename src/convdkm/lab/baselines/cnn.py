@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from convdkm.lab.bench.cnn import ResNet
 from convdkm.options import MachineOptions
 from convdkm.training.batches import Batches
 from convdkm.training.build import first_draws
+from convdkm.training.cost import line
 from convdkm.training.world import find_device
 
 LEARNING_RATE = 0.01
@@ -55,6 +57,7 @@ class CNN(Baseline):
         self.network: nn.Module | None = None
         self._shape: tuple[int, ...] = ()
         self.curve: list[float] = []
+        self._steps = 0
 
     def fit(self, images: Tensor, labels: Tensor) -> CNN:
         classes = check_training_set(images, labels)
@@ -70,7 +73,9 @@ class CNN(Baseline):
 
         network.train()
         learned = network.parameters()
-        self.curve = descend(learned, batches, training, loss, budget=budget, tell=self.tell)
+        self.curve, self._steps = descend(
+            learned, batches, training, loss, budget=budget, tell=self.tell
+        )
         self.cut_short = budget.over()
         if training.calibrate:
             # Running statistics lag behind the weights.
@@ -86,6 +91,21 @@ class CNN(Baseline):
         parts = images.split(self.config.training.evaluation_batch)
         logits = torch.cat([network(part.to(device, torch.float32)) for part in parts])
         return logits.double().log_softmax(1).to(images.device)
+
+    def flops(self, images: Tensor, labels: Tensor) -> float | None:
+        network = copy.deepcopy(self.require_fitted(self.network)).train()
+        optimiser = torch.optim.Adam(network.parameters())
+        device = next(network.parameters()).device
+        inputs, targets = images.to(device, torch.float32), labels.long().to(device)
+
+        def step(count: int) -> None:
+            chosen = torch.arange(count, device=device) % len(inputs)
+            optimiser.zero_grad()
+            F.cross_entropy(network(inputs[chosen]), targets[chosen]).backward()
+            optimiser.step()
+
+        steps = Batches.of(self.config.training, inputs, targets).steps
+        return self._steps * line(step).at(len(inputs) / steps)
 
     @property
     def parameters(self) -> int:

@@ -50,8 +50,8 @@ def descend(
     budget: Budget,
     tell: Tell,
     after: Callable[[], None] = lambda: None,
-) -> list[float]:
-    r"""Minimise a loss by Adam, with the recipe's betas and schedule; returns each epoch's loss.
+) -> tuple[list[float], int]:
+    r"""Minimise a loss by Adam, with the recipe's betas and schedule.
 
     The learning rate follows the schedule at :math:`\max(t/T, b)`, where t of T steps are done and
     a share b of the budget is gone: where time is short the rate still comes down before the end.
@@ -61,6 +61,9 @@ def descend(
         recipe: epochs, rate, betas and schedule; the rest belongs to the batches.
         loss: of a batch, as a mean over its images.
         after: called after every step, for instance to project parameters.
+
+    Returns:
+        The loss of each epoch, and the number of steps.
 
     Raises:
         NumericalError: the loss is NaN or infinite; that step has changed nothing.
@@ -92,4 +95,4 @@ def descend(
         if budget.over():
             tell(f"stopped after step {step} of {total}: the time is over")
             break
-    return curve
+    return curve, step

@@ -121,7 +121,7 @@ class ConvolutionalGP(Baseline):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(training.seed, 4))
             learned = model.parameters()
-            self.curve = descend(learned, batches, training, loss, budget=budget, tell=self.tell)
+            self.curve, _ = descend(learned, batches, training, loss, budget=budget, tell=self.tell)
         self.cut_short = budget.over()
         self.model, self._shape = model.eval(), tuple(images.shape[1:])
         return self

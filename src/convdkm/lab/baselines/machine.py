@@ -18,6 +18,7 @@ from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset as preset_named
 from convdkm.training.batches import Batches
 from convdkm.training.build import built, dtype_of, initialise, tune
+from convdkm.training.cost import run_flops
 from convdkm.training.loop import Trainer
 from convdkm.training.memory import Demand, estimate
 from convdkm.training.run import Run
@@ -96,6 +97,12 @@ class Machine(Baseline):
     def parameters(self) -> int:
         parameters = self.require_fitted(self.fitted).model.parameters()
         return sum(p.numel() for p in parameters if p.requires_grad)
+
+    def flops(self, images: Tensor, labels: Tensor) -> float | None:
+        run, training = self.require_fitted(self.fitted), self.config.training
+        inputs = images.to(run.model.device, dtype_of(training))
+        batches = Batches.of(training, inputs, labels.long().to(inputs.device))
+        return run_flops(run.model, batches, training, run.step)
 
     def foresee(self, images: Tensor, labels: Tensor) -> None:
         classes = check_training_set(images, labels)

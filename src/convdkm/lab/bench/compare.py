@@ -1,18 +1,29 @@
-"""The contestants side by side: time of a step, of its forward pass, of predictions, and memory."""
+"""The contestants side by side: times of steps, forward passes and predictions, memory, FLOPs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from statistics import median
 from typing import Any
 
-from convdkm.lab.bench.contestants import Workload, machine, networks, ours, textbook
+from convdkm.lab.bench.contestants import (
+    LAYOUTS,
+    Contestant,
+    Workload,
+    cnn,
+    machine,
+    networks,
+    ours,
+    textbook,
+)
 from convdkm.lab.bench.measure import in_turn, timed
 from convdkm.model import DeepKernelMachine
 from convdkm.runtime.elementwise import compiled_engine
 from convdkm.runtime.memory import available_memory
+from convdkm.training.cost import FEWEST, countable, line
 
 OURS, CHECKPOINTED, TEXTBOOK = "ours", "ours, checkpointed", "textbook"
 MEMORY_SHARE = 0.6
@@ -31,8 +42,9 @@ def compare(
         Plain values: the sizes of the workload; under ``train`` and ``predict`` the medians and all
         times of every contestant; the memory layout in which the network is fastest, to train
         (``floor``) and to predict (``predict_floor``); the machine's ``ratios`` to the others; and
-        ``notes`` on how the figures came about. A textbook step that ran with a smaller batch is
-        scaled up to the batch of the workload.
+        ``notes`` on how the figures came about. Beside the times are the FLOPs, of which compiled
+        functions have as many as PyTorch's, and FLOPs per second. A
+        textbook step that ran with a smaller batch is scaled up to the batch of the workload.
     """
     say(f"{workload.name}: making the machine from data")
     model = machine(workload, compiled=compiled)
@@ -60,16 +72,20 @@ def compare(
     say(f"{workload.name}: memory")
     memory = {name: each.memory() for name, each in contestants.items()}
     memory[CHECKPOINTED] = _checkpointing(model)(plain.memory)()
+    flops = counted(workload, model, list(floors))
 
     train: dict[str, dict[str, Any]] = {}
     for name, (steps, forwards) in laps.items():
         size = batch if name == TEXTBOOK else workload.batch
         scale = workload.batch / size
+        step, done = scale * median(steps), flops[name]["step"]
         train[name] = {
-            "step": scale * median(steps),
+            "step": step,
             "forward": scale * median(forwards),
             "images_per_second": size / median(steps),
             "memory": scale * memory[name],
+            "flops": done,
+            "flops_per_second": done / step,
             "run_with_batch": size,
             "step_seconds": steps,
             "forward_seconds": forwards,
@@ -78,6 +94,8 @@ def compare(
         name: {
             "seconds": median(seconds),
             "images_per_second": workload.batch / median(seconds),
+            "flops": flops[name]["predict"],
+            "flops_per_second": flops[name]["predict"] / median(seconds),
             "all_seconds": seconds,
         }
         for name, (seconds,) in predictions.items()
@@ -85,6 +103,7 @@ def compare(
     floor = min(floors, key=lambda name: train[name]["step"])
     predict_floor = min(floors, key=lambda name: predict[name]["seconds"])
     dkm, network = train[OURS], train[floor]
+    predicted, by_network = predict[OURS], predict[predict_floor]
     return {
         **asdict(workload),
         "train": train,
@@ -94,12 +113,36 @@ def compare(
         "ratios": {
             "train_step_textbook_over_ours": train[TEXTBOOK]["step"] / dkm["step"],
             "train_step_ours_over_cnn": dkm["step"] / network["step"],
-            "predict_ours_over_cnn": predict[OURS]["seconds"] / predict[predict_floor]["seconds"],
+            "predict_ours_over_cnn": predicted["seconds"] / by_network["seconds"],
             "train_memory_ours_over_cnn": dkm["memory"] / network["memory"],
             "train_memory_checkpointed_over_cnn": train[CHECKPOINTED]["memory"] / network["memory"],
+            "train_flops_textbook_over_ours": train[TEXTBOOK]["flops"] / dkm["flops"],
+            "train_flops_ours_over_cnn": dkm["flops"] / network["flops"],
+            "predict_flops_ours_over_cnn": predicted["flops"] / by_network["flops"],
         },
         "notes": notes,
     }
+
+
+def counted(
+    workload: Workload, model: DeepKernelMachine, layouts: list[str]
+) -> dict[str, dict[str, float]]:
+    """FLOPs of a step and of a prediction of every contestant, from those of a few images."""
+    plain = countable(model)
+
+    def count(make: Callable[[Workload], Contestant]) -> dict[str, float]:
+        few = {size: make(replace(workload, batch=size)) for size in (FEWEST, 2 * FEWEST)}
+        found = {"step": line(lambda size: few[size].step()).at(workload.batch)}
+        if predicts := {size: each.predict for size, each in few.items() if each.predict}:
+            found["predict"] = line(lambda size: predicts[size]()).at(workload.batch)
+        return found
+
+    every = {name: count(partial(cnn, layout=LAYOUTS[name])) for name in layouts}
+    every[TEXTBOOK] = count(partial(textbook, model=plain))
+    every[OURS] = count(partial(ours, model=plain))
+    with _checkpointing(plain):
+        every[CHECKPOINTED] = count(partial(ours, model=plain))
+    return every
 
 
 @contextmanager

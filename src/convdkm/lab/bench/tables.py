@@ -15,7 +15,11 @@ RATIOS = {
     "predict_ours_over_cnn": "prediction, ours over CNN",
     "train_memory_ours_over_cnn": "training memory, ours over CNN",
     "train_memory_checkpointed_over_cnn": "training memory, checkpointed over CNN",
+    "train_flops_textbook_over_ours": "FLOPs of a training step, textbook over ours",
+    "train_flops_ours_over_cnn": "FLOPs of a training step, ours over CNN",
+    "predict_flops_ours_over_cnn": "FLOPs of a prediction, ours over CNN",
 }
+FLOPS = ("GFLOP", "GFLOP/s")
 PRECISIONS = {"single": "float32 data path", "nudged": "float64, started 1e-7 away"}
 
 
@@ -100,11 +104,13 @@ def _training(row: Mapping[str, Any]) -> Sheet:
                 _bytes(each["memory"]),
                 f"{each['step'] / ours['step']:.2f}",
                 f"{each['memory'] / ours['memory']:.2f}",
+                _giga(each["flops"]),
+                _giga(each["flops_per_second"]),
             )
         )
     return Sheet(
         f"Training, {_around(row['widths'], row['batch'])}, {row['side']}×{row['side']} images",
-        ("", "step", "forward", "images/s", "memory", "time/ours", "memory/ours"),
+        ("", "step", "forward", "images/s", "memory", "time/ours", "memory/ours", *FLOPS),
         rows,
     )
 
@@ -115,9 +121,10 @@ def _prediction(row: Mapping[str, Any]) -> Sheet:
         floor = " (floor)" if name == row["predict_floor"] else ""
         ratio = each["seconds"] / row["predict"]["ours"]["seconds"]
         speed = f"{each['images_per_second']:.0f}"
-        rows.append((f"{name}{floor}", _seconds(each["seconds"]), speed, f"{ratio:.2f}"))
+        flops = _giga(each["flops"]), _giga(each["flops_per_second"])
+        rows.append((f"{name}{floor}", _seconds(each["seconds"]), speed, f"{ratio:.2f}", *flops))
     title = f"Prediction, {_around(row['widths'], row['batch'])}"
-    return Sheet(title, ("", "batch", "images/s", "time/ours"), rows)
+    return Sheet(title, ("", "batch", "images/s", "time/ours", *FLOPS), rows)
 
 
 def _scaling(axes: list[Mapping[str, Any]]) -> Sheet:
@@ -168,6 +175,10 @@ def _around(widths: Iterable[int], batch: int | None = None) -> str:
 
 def _seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{1000 * value:.1f} ms"
+
+
+def _giga(value: float) -> str:
+    return f"{value / 1e9:,.0f}" if value >= 1e11 else f"{value / 1e9:.3g}"
 
 
 def _bytes(value: float) -> str:

@@ -218,8 +218,8 @@ def with_error(value: Summary | Published | None, metric: str) -> str:
     return mean if value.error is None else f"{mean} ± {value.error:.{digits}f}"
 
 
-def in_seconds(value: float | None, thousands: str = ",") -> str:
-    """A time, to two digits where it is short."""
+def rounded(value: float | None, thousands: str = ",") -> str:
+    """A time or a quantity, to two digits where it is small."""
     if value is None:
         return MISSING
     return f"{value:{thousands}.0f}" if value >= 10 else f"{value:.2g}"

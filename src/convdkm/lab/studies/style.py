@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ OURS, PUBLISHED, FAINT = "black", "0.55", "0.85"
 DPI = 150
 LINE = 0.16
 """Height of a line of the title, in inches."""
+MOST_TICKS = 6
 _STYLE = {
     "axes.grid": True,
     "axes.axisbelow": True,
@@ -65,3 +67,18 @@ def add_title(made: Any, title: str, terms: str) -> None:
     lines = textwrap.wrap(terms, max(50, int(13 * made.get_figwidth())))
     made.set_figheight(made.get_figheight() + LINE * len(lines))
     made.suptitle("\n".join([title, *lines]), fontsize=9 if lines else 10)
+
+
+def plain_ticks(panel: Any, shown: Sequence[float]) -> None:
+    """Plain numbers along a logarithmic axis: the sizes shown where they are few, or round ones."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    if all(isinstance(x, int) for x in shown) and len(shown) <= MOST_TICKS:
+        panel.set_xticks(shown)
+        panel.set_xticks([], minor=True)
+    elif shown[-1] < 100 * shown[0]:
+        middle = math.sqrt(shown[0] * shown[-1])
+        panel.set_xlim(min(0.9 * shown[0], middle / 3), max(1.1 * shown[-1], 3 * middle))
+        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.10g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())

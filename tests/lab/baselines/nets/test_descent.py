@@ -30,7 +30,10 @@ def run(weight, loss, *, epochs=20, minutes=None, **more):
     batches = Batches(torch.zeros(10, 1), torch.zeros(10), 5)
     recipe = Recipe(epochs=epochs, learning_rate=0.1, schedule="constant", **more)
     said = []
-    curve = descend([weight], batches, recipe, loss, budget=Budget(minutes), tell=said.append)
+    curve, steps = descend(
+        [weight], batches, recipe, loss, budget=Budget(minutes), tell=said.append
+    )
+    assert 2 * len(curve) - 1 <= steps <= 2 * len(curve)
     return curve, said
 
 

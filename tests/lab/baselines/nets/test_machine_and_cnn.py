@@ -42,6 +42,16 @@ def test_it_learns(kind, stripes):
 
 
 @pytest.mark.parametrize("kind", BASELINES)
+def test_flops_are_those_of_the_steps_that_were_taken(kind, stripes):
+    (images, labels), (test_images, _) = stripes
+    short, long = (kind(**{**TINY, "epochs": epochs}).fit(images, labels) for epochs in (1, 3))
+    scores = short.scores(test_images)
+    assert short.flops(images, labels) > 1e6
+    assert long.flops(images, labels) == pytest.approx(3 * short.flops(images, labels))
+    assert torch.equal(short.scores(test_images), scores)
+
+
+@pytest.mark.parametrize("kind", BASELINES)
 def test_the_seed_is_all_that_is_random(kind, stripes):
     (images, labels), (test_images, _) = stripes
     first, again, other = (

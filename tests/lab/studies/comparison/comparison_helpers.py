@@ -25,6 +25,8 @@ def finished(accuracy, **more):
         },
         "fit_seconds": 20.0,
         "predict_seconds": 0.5,
+        "fit_cpu_seconds": 30.0,
+        "fit_flops": 2e12,
         "peak_memory": 600 * 2**20,
         "added_memory": 100 * 2**20,
         "parameters": 1234,

@@ -36,16 +36,18 @@ def test_mean_and_standard_error_over_seeds_and_the_best_in_bold(tmp_path):
         ("dkm", 1): finished(0.84, fit_seconds=30.0, parameters=2000),
         ("cnn", 0): finished(0.30, metrics={"accuracy": 0.30}),
         ("cnn", 1): finished(0.31, metrics={"accuracy": 0.31}),
+        "ckn": finished(0.2, fit_flops=None, fit_cpu_seconds=None),  # as of an older version
     }
     (table,) = tables_of(tmp_path, ("dkm", "cnn", "ckn"), results=results)
     rows = rows_of(markdown(table))
     assert rows["Method"][0] == "Accuracy (%)"
     dkm, cnn = rows["Deep kernel machine"], rows["CNN"]
     assert dkm[:3] == ["**82.00 ± 2.00**", "**-0.1800 ± 0.0200**", "0.0500 ± 0.0000"]
-    assert dkm[3:] == ["25", "5", "100", "1,617", "92.69"]
+    assert dkm[3:] == ["25", "30", "2", "5", "100", "1,617", "92.69"]
     assert cnn[:3] == ["30.50 ± 0.50", "–", "–"]
     assert cnn[-1] == "–"
     assert "**" not in rows["CKN"][0]
+    assert rows["CKN"][3:6] == ["20", "–", "–"]
 
 
 def test_published_figures_stand_beside_ours_with_their_sources(tmp_path):
@@ -135,7 +137,7 @@ def test_latex_is_balanced_and_escaped(tmp_path):
     assert r"\textbf{" in body
     assert not re.search(r"(?<!\\)[%_#]|–|±", body)
     lines = [line for line in body.splitlines() if line.endswith(r"\\")]
-    assert {line.replace(r"\&", "").count("&") for line in lines} == {8}
+    assert {line.replace(r"\&", "").count("&") for line in lines} == {10}
 
 
 def test_no_error_of_a_trial_breaks_out_of_a_table(tmp_path):
@@ -162,6 +164,7 @@ def test_nothing_is_rounded_in_the_csv(tmp_path):
     assert float(first["peak_memory_mib"]) == 600
     assert float(first["added_memory_mib"]) == 100
     assert float(first["predict_seconds_per_1000"]) == 5
+    assert (first["fit_cpu_seconds"], first["fit_tflop"]) == ("30.0", "2.0")
     assert records[1]["published_source"] == "CKN, Mairal et al. (2014)"
     assert "zca" in first["terms"]
     records = list(csv.DictReader(io.StringIO(comma_separated(large))))
@@ -176,13 +179,15 @@ def test_no_two_methods_look_the_same():
 
 def test_figures_are_drawn_of_what_is_finished(tmp_path):
     failure = TrialResult(state="failed", error="why")
-    folder = made_up(tmp_path, NAMES, sizes=(500, 1000), results={"myrtle5": failure})
+    uncounted = {"myrtle5": failure, "ckn": finished(0.5, fit_flops=None)}
+    folder = made_up(tmp_path, NAMES, sizes=(500, 1000), results=uncounted)
     comparison = Results(folder.path)
     shown = curves(comparison.tables())
     assert [curve.row.method.name for curve in shown] == [n for n in NAMES if n != "myrtle5"]
     assert shown[0].sizes == [500, 1000]
     written = draw(comparison, tmp_path / "figures")
-    assert [path.name for path in written] == ["accuracy-by-size.png", "accuracy-by-seconds.png"]
+    names = [path.stem.removeprefix("accuracy-by-") for path in written]
+    assert names == ["size", "seconds", "flops"]
     for path in written:
         image = Image.open(path).convert("RGB")
         colours = [colour for _, colour in image.getcolors(image.width * image.height)]
@@ -211,7 +216,7 @@ def test_high_accuracies_are_drawn_by_the_error(tmp_path, accuracies, monkeypatc
 def test_a_figure_by_size_needs_two_sizes_and_any_needs_results(tmp_path, results):
     folder = made_up(tmp_path, ("cnn",), results=results)
     names = [path.name for path in draw(Results(folder.path), tmp_path / "figures")]
-    assert names == ([] if results else ["accuracy-by-seconds.png"])
+    assert names == ([] if results else ["accuracy-by-seconds.png", "accuracy-by-flops.png"])
 
 
 def test_the_terms_of_a_comparison_without_a_limit(tmp_path):

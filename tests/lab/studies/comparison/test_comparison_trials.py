@@ -11,7 +11,7 @@ from comparison_helpers import DIGITS
 
 from convdkm.data import from_arrays
 from convdkm.errors import InvalidInputError, NumericalError
-from convdkm.lab.baselines import Baseline
+from convdkm.lab.baselines import CNN, Baseline
 from convdkm.lab.baselines.setting import Setting
 from convdkm.lab.studies.comparison.folder import TrialResult
 from convdkm.lab.studies.comparison.images import Split, check_sizes, drawn, load_images, whitened
@@ -85,6 +85,8 @@ def test_a_trial_is_measured_and_kept(tmp_path, method, capsys):
     assert set(result.metrics) == {"accuracy", "log_likelihood", "ece", "brier"}
     assert (result.train_images, result.test_images) == (100, 20)
     assert result.fit_seconds > 0
+    assert result.fit_cpu_seconds > 0
+    assert result.fit_flops is None  # these count none
     assert result.predict_seconds > 0
     assert 0 <= result.added_memory < result.peak_memory
     assert result.parameters == (300 if method == "nngp-linear" else result.parameters)
@@ -94,6 +96,18 @@ def test_a_trial_is_measured_and_kept(tmp_path, method, capsys):
     assert result.environment["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
     assert result.notes
     assert all(note in capsys.readouterr().out for note in result.notes[:1])
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_flops_of_a_fit_are_kept_where_they_can_be_counted(tmp_path, fails, monkeypatch):
+    def failing(*_):
+        raise RuntimeError("no memory is left")
+
+    monkeypatch.setattr(CNN, "flops", failing if fails else CNN.flops)
+    result = TrialResult.model_validate(task(tmp_path, "cnn", minutes=1 / 20)())
+    assert result.state == "finished"
+    assert (result.fit_flops is None) == fails
+    assert ("FLOPs were not counted: no memory is left" in result.notes) == fails
 
 
 def test_predictions_that_take_too_long_are_refused_before_the_fit(tmp_path):

@@ -1,8 +1,7 @@
-"""Figures of a comparison, readable in grey: accuracy against training size and against time."""
+"""Figures of a comparison, readable in grey: accuracy against training size, time and FLOPs."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,17 +10,17 @@ from typing import Any
 from convdkm.lab.baselines.methods import NAMES, Method
 from convdkm.lab.studies.comparison.results import Results, Row, SizeTable
 from convdkm.lab.studies.statistics import Summary
-from convdkm.lab.studies.style import add_legend, add_title, figure
+from convdkm.lab.studies.style import add_legend, add_title, figure, plain_ticks
 
 SHAPES = "osD^vPX*<"
 """Of marks, which are hollow for the first methods and full for the others: none has two."""
-MOST_TICKS = 6
 HIGH = 90.0
 """Accuracy, in percent, from which on figures are drawn by the error."""
 ACCURACY_TICKS = (0, 20, 40, 60, 70, 80, 85, 90, 92, 94, 95, 96, 97, 98, 99, 99.5, 99.8, 99.9)
 AXES = {
     "sizes": ("Training images", "by training size"),
     "seconds": ("Seconds to fit", "by time to fit"),
+    "flops": ("TFLOP of the training steps", "by FLOPs"),
 }
 """Labels of the horizontal axis, and titles."""
 LOOKS = {
@@ -42,6 +41,7 @@ class Curve:
     sizes: list[int] = field(default_factory=list)
     accuracies: list[Summary] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    flops: list[float] = field(default_factory=list)
 
 
 def curves(tables: Sequence[SizeTable]) -> list[Curve]:
@@ -54,6 +54,8 @@ def curves(tables: Sequence[SizeTable]) -> list[Curve]:
                 curve.sizes.append(table.size)
                 curve.accuracies.append(row.accuracy.ours)
                 curve.seconds.append(row.fit_seconds)
+                if row.flops is not None:
+                    curve.flops.append(row.flops)
     return list(found.values())
 
 
@@ -75,6 +77,9 @@ def draw(results: Results, folder: Path) -> list[Path]:
     if found:
         written.append(folder / "accuracy-by-seconds.png")
         _draw(results, written[-1], found, "seconds")
+    if counted := [curve for curve in found if len(curve.flops) == len(curve.sizes)]:
+        written.append(folder / "accuracy-by-flops.png")
+        _draw(results, written[-1], counted, "flops")
     return written
 
 
@@ -95,7 +100,7 @@ def _draw(results: Results, path: Path, found: Sequence[Curve], along: str) -> N
                 **look(curve.row.method),
             )
         panel.set_xscale("log")
-        _plain_ticks(panel, sorted({x for curve in found for x in getattr(curve, along)}))
+        plain_ticks(panel, sorted({x for curve in found for x in getattr(curve, along)}))
         panel.set_xlabel(label)
         _accuracy_axis(panel, [each.mean for curve in found for each in curve.accuracies])
         add_legend(made, axes, 3)
@@ -128,18 +133,3 @@ def _place(accuracy: Any) -> Any:
     from numpy import log10, maximum
 
     return -log10(maximum(100 - accuracy, 0.01))
-
-
-def _plain_ticks(panel: Any, shown: Sequence[float]) -> None:
-    """Plain numbers at the ticks: the sizes themselves where they are few, else round ones."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    if all(isinstance(x, int) for x in shown) and len(shown) <= MOST_TICKS:
-        panel.set_xticks(shown)
-        panel.set_xticks([], minor=True)
-    elif shown[-1] < 100 * shown[0]:
-        middle = math.sqrt(shown[0] * shown[-1])
-        panel.set_xlim(min(0.9 * shown[0], middle / 3), max(1.1 * shown[-1], 3 * middle))
-        panel.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.10g}"))
-    panel.xaxis.set_minor_formatter(NullFormatter())

@@ -97,6 +97,8 @@ class TrialResult(Status):
         refused: whether it failed before any work, since it could not have been done.
         metrics: of the test images; accuracy alone where a method has no probabilities.
         fit_seconds, predict_seconds: of the training images and of all test images.
+        fit_cpu_seconds: the time of processors, of the fit.
+        fit_flops: floating-point operations of the training steps, where they are counted.
         peak_memory: bytes that the process held at the worst moment of both.
         added_memory: of these, what it had not held before.
         parameters: count of learned parameters.
@@ -113,6 +115,8 @@ class TrialResult(Status):
     metrics: dict[str, float] = Field(default_factory=dict)
     fit_seconds: float | None = None
     predict_seconds: float | None = None
+    fit_cpu_seconds: float | None = None
+    fit_flops: float | None = None
     peak_memory: int | None = None
     added_memory: int | None = None
     parameters: int | None = None

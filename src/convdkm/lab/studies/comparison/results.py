@@ -25,9 +25,9 @@ from convdkm.lab.studies.rendering import (
     Figure,
     Grid,
     Table,
-    in_seconds,
     latex_line,
     latex_table,
+    rounded,
     with_error,
 )
 from convdkm.lab.studies.statistics import Cell, Published, best_in_bold
@@ -38,7 +38,11 @@ from convdkm.storage.text import in_latex
 BOLD = ("accuracy", "log_likelihood")
 MEBI = 2**20
 PUBLISHED_ON = "cifar10"
-HEADS = ("Accuracy (%)", "Log-likelihood", "ECE", "Fit (s)", "Predict (s)", "MiB", "Learned")
+TERA = 10**12
+HEADS = (
+    *("Accuracy (%)", "Log-likelihood", "ECE"),
+    *("Fit (s)", "CPU (s)", "TFLOP", "Predict (s)", "MiB", "Learned"),
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,8 @@ class Row:
         cells: by metric.
         fit_seconds: mean over seeds, as all below; None where none is finished.
         whole_fit: whether that is all of the time: not if every seed was begun again after a kill.
+        cpu_seconds: time of processors, of the fit.
+        flops: of the training steps, in TFLOP.
         predict_seconds: for a thousand test images.
         memory: in MiB, beyond what the process held before the fit.
         peak: in MiB, of the process.
@@ -71,6 +77,8 @@ class Row:
     cells: Mapping[str, Cell]
     fit_seconds: float | None
     whole_fit: bool
+    cpu_seconds: float | None
+    flops: float | None
     predict_seconds: float | None
     memory: float | None
     peak: float | None
@@ -100,9 +108,10 @@ class Row:
                 yield state or MISSING
             else:
                 yield Figure(with_error(cell.ours, name), cell.bold, note=state)
-        fit = in_seconds(self.fit_seconds)
-        yield fit if self.whole_fit else f"> {fit}"
-        yield in_seconds(self.predict_seconds)
+        for value in (self.fit_seconds, self.cpu_seconds):
+            least = value is not None and not self.whole_fit
+            yield f"{'> ' * least}{rounded(value)}"
+        yield from map(rounded, (self.flops, self.predict_seconds))
         yield from (MISSING if n is None else f"{n:,.0f}" for n in (self.memory, self.parameters))
 
 
@@ -125,9 +134,10 @@ class SizeTable(Table):
     legend = (
         f"{OVER_SEEDS} Log-likelihood and calibration error are of the"
         f" probabilities of the test images, {MISSING} where a method has none. Seconds: of the"
-        " fit, and to predict 1,000 images. Memory: the most that the fit and the prediction took"
-        " beyond what the process held before. Numbers learned include the weights of training"
-        " images in kernel regression."
+        " fit, on the clock and of processors, and to predict 1,000 images. TFLOP: floating-point"
+        " operations of training steps, of machines and the CNN. Memory: the most that the fit and"
+        " the prediction took beyond what the process held before. Numbers learned include the"
+        " weights of training images in kernel regression."
     )
 
     @property
@@ -174,6 +184,8 @@ class SizeTable(Table):
             yield values | {
                 "fit_seconds": row.fit_seconds,
                 "fit_seconds_whole": int(row.whole_fit),
+                "fit_cpu_seconds": row.cpu_seconds,
+                "fit_tflop": row.flops,
                 "predict_seconds_per_1000": row.predict_seconds,
                 "added_memory_mib": row.memory,
                 "peak_memory_mib": row.peak,
@@ -265,6 +277,8 @@ class Results:
             cells,
             _mean([each.fit_seconds for each in whole or done]),
             bool(whole) or not done,
+            _mean([each.fit_cpu_seconds for each in whole or done]),
+            _mean([each.fit_flops for each in done], TERA),
             _mean(per_thousand),
             _mean([each.added_memory for each in done], MEBI),
             _mean([each.peak_memory for each in done], MEBI),

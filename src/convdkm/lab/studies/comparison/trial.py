@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ class TrialTask:
         from convdkm.lab.studies.comparison.measuring import forget_peak, memory_now, peak_memory
         from convdkm.runtime.allocator import keep_freed_memory
         from convdkm.storage.files import write_json
+        from convdkm.training.cost import if_countable
         from convdkm.training.environment import environment
 
         keep_freed_memory()
@@ -65,16 +67,19 @@ class TrialTask:
             check_time(baseline, split.train_images, len(split.test_images), self.minutes)
         resumed = blocks is not None and any(blocks.glob("block-*.npy"))
         forget_peak()
-        before, start = memory_now(), time.perf_counter()
+        before, start, cpu_start = memory_now(), time.perf_counter(), time.process_time()
         baseline.fit(split.train_images, split.train_labels)
-        fitted = time.perf_counter()
+        fitted, cpu_fitted = time.perf_counter(), time.process_time()
         probabilities = baseline.probabilities(split.test_images)
         predicted = baseline.predict(split.test_images) if probabilities is None else None
         done, peak = time.perf_counter(), peak_memory()
+        count = partial(baseline.flops, split.train_images, split.train_labels)
         result = TrialResult(
             state="finished",
             metrics=figures(probabilities, predicted, split.test_labels),
             fit_seconds=fitted - start,
+            fit_cpu_seconds=cpu_fitted - cpu_start,
+            fit_flops=if_countable(count, notes.add),
             predict_seconds=done - fitted,
             peak_memory=peak,
             added_memory=max(0, peak - before),

@@ -15,9 +15,9 @@ from convdkm.lab.studies.rendering import (
     Figure,
     Grid,
     Table,
-    in_seconds,
     latex_line,
     latex_table,
+    rounded,
     with_error,
 )
 from convdkm.lab.studies.statistics import Cell, Summary, best_in_bold
@@ -40,20 +40,25 @@ from convdkm.lab.studies.sweeps.specification import (
 )
 from convdkm.storage.text import in_latex
 
+COSTS = {"PFLOP": ("flops", 1e15), "CPU (h)": ("cpu_seconds", 3600.0)}
+"""Columns of what a run costs, each with a figure of runs and its unit."""
+NO_COSTS = (None,) * len(COSTS)
 WIDE = 6
 """Columns beyond which a table of LaTeX is shrunk to the width of the text."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a block: its setting, a cell for each data set, and seconds of an epoch.
+    """A row of a block: its setting, a cell for each data set, seconds of an epoch, and costs.
 
-    ``seconds`` are ours and the published.
+    ``seconds`` are ours and the published. ``costs`` are means over the finished runs: PFLOP and
+    hours of processors, None where runs of older versions do not say.
     """
 
     row: Row
     cells: tuple[Cell, ...]
     seconds: tuple[float | None, float | None] = (None, None)
+    costs: tuple[float | None, ...] = NO_COSTS
 
     def shown(self, metric: str) -> list[Figure]:
         """Ours and the published of every data set, with the count of seeds if not all."""
@@ -82,6 +87,11 @@ class Block:
     def timed(self) -> bool:
         """Whether it has the time of an epoch."""
         return any(line.seconds[1] is not None for line in self.lines)
+
+    @property
+    def costed(self) -> bool:
+        """Whether it has the costs of a run."""
+        return any(cost is not None for line in self.lines for cost in line.costs)
 
     @property
     def sourced(self) -> bool:
@@ -125,12 +135,14 @@ class TableResult(Table):
             columns = [*map(dataset_title, self.datasets), *(["s / epoch"] * block.timed)]
             labels = ["Paper"] * block.sourced + [self.heading]
             head = [*labels, *(each for column in columns for each in (column, "published"))]
+            head += [*COSTS] * block.costed
             rows: list[list[str | Figure]] = [
                 [
                     *([line.row.source or ""] * block.sourced),
                     line.row.label,
                     *line.shown(block.metric),
-                    *([in_seconds(value, "") for value in line.seconds] * block.timed),
+                    *([rounded(value, "") for value in line.seconds] * block.timed),
+                    *([rounded(value) for value in line.costs] * block.costed),
                 ]
                 for line in block.lines
             ]
@@ -195,6 +207,8 @@ class TableResult(Table):
                         "difference": cell.difference,
                         "seconds_per_epoch": line.seconds[0],
                         "published_seconds_per_epoch": line.seconds[1],
+                        "pflop": line.costs[0],
+                        "cpu_hours": line.costs[1],
                         "scale": "; ".join(self.scale) or "as in the paper",
                     }
 
@@ -305,7 +319,8 @@ class Results:
             cells = tuple(column[row.name] for column in columns)
             if any(cell.planned or cell.published for cell in cells):
                 seconds = self._seconds(table, row, datasets) if times else None
-                lines.append(Line(row, cells, (seconds, times.get(row.name))))
+                costs = self._costs(table, row, datasets) if metric == "test_accuracy" else NO_COSTS
+                lines.append(Line(row, cells, (seconds, times.get(row.name)), costs))
         return Block(table, metric, title, tuple(lines))
 
     def _column(self, table: Category, metric: str, dataset: str) -> dict[str, Cell]:
@@ -319,11 +334,27 @@ class Results:
                 others[row.name] = Summary.of_published(published)
         return best_in_bold(cells, others)
 
+    def _finished(
+        self, table: Category, row: Row, datasets: Sequence[str]
+    ) -> list[Mapping[str, float]]:
+        """The figures of the finished runs of a row."""
+        runs = [run for dataset in datasets for run in self.runs(table, row, dataset)]
+        return [metrics for run in runs if (metrics := self.status(run).metrics)]
+
     def _seconds(self, table: Category, row: Row, datasets: Sequence[str]) -> float | None:
         """Mean time of an epoch over the finished runs of a row, evaluations included."""
-        runs = [run for dataset in datasets for run in self.runs(table, row, dataset)]
-        found = [metrics for run in runs if (metrics := self.status(run).metrics)]
+        found = self._finished(table, row, datasets)
         return fmean(each["seconds"] / each["epochs"] for each in found) if found else None
+
+    def _costs(
+        self, table: Category, row: Row, datasets: Sequence[str]
+    ) -> tuple[float | None, ...]:
+        """Means over the finished runs of a row that have the figure."""
+        finished, means = self._finished(table, row, datasets), []
+        for name, unit in COSTS.values():
+            found = [metrics[name] / unit for metrics in finished if name in metrics]
+            means.append(fmean(found) if found else None)
+        return tuple(means)
 
     def _holes(self, tables: Sequence[Category], chosen: Selection) -> Iterator[str]:
         """What is not there, and why."""
