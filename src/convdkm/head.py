@@ -149,6 +149,19 @@ class GPHead(nn.Module):
             self.mean.copy_(standard_normal(self.mean.shape, generator))
             self.factor.copy_(standard_normal(self.factor.shape, generator))
 
+    @torch.no_grad()
+    def start_at_prior(self, ii: Float[Tensor, "P P"]) -> None:
+        r"""Set :math:`\mu=0` and :math:`A = K_{ii}`: nothing is known of the functions yet.
+
+        Args:
+            ii: the prior covariance, :math:`K_{ii}`.
+        """
+        factor = torch.eye(self.num_inducing, dtype=ii.dtype)
+        if self.parameterisation == "direct":
+            factor = self.divisor * factorised(ii, "the prior covariance K_ii of the head")[0]
+        self.mean.zero_()
+        self.factor.copy_(factor.expand_as(self.factor))
+
     @property
     def divisor(self) -> float:
         r"""What ``factor`` is divided by: :math:`\sqrt{P_i}` where it is direct, else 1."""
