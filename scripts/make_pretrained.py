@@ -106,10 +106,10 @@ def card(name: str, entry: dict, run: Run, environment: dict, notes: str) -> str
     if "flops" in figures:
         cost.append(f"{figures['flops']:.3g} floating-point operations")
     model, notes = config.model, f"\n\n{notes}" if notes else ""
-    shape = "×".join(map(str, run.image_shape))
+    count, shape = len(run.class_names), "×".join(map(str, run.image_shape))
     return f"""# {name}
 
-A convolutional deep kernel machine for the data set {title}: {len(run.class_names)} classes, images {shape}.
+A convolutional deep kernel machine for the data set {title}: {count} classes, images {shape}.
 
 ```python
 import convdkm as dkm
@@ -141,7 +141,7 @@ The figures are those of the run, one seed. All settings are in the file: `run.c
 ## Limits
 
 It was trained on these images alone, and other cameras, corruptions and kinds of images were not
-measured. Every image gets one of the classes, also one that belongs to none: see its entropy.{notes}
+measured. Every image gets one of the classes, also one of none: see its entropy.{notes}
 
 ## Licence
 
