@@ -100,18 +100,17 @@ def initialise(
     Returns:
         The model itself.
     """
-    if recipe.start_from is not None:
-        device = next(whitening.buffers(), images).device
-        return Origin.open(recipe.start_from).give(model, whitening(images[:1].to(device)).cpu())
     count = min(recipe.inducing_images, len(images))
     chosen = stratified(labels, count, recipe.seed, least=recipe.inducing_per_class or 1)
     some = augmented(recipe, images[chosen])
-    if recipe.inducing_patches == "whitened":
+    if recipe.inducing_patches == "whitened" or recipe.start_from is not None:
         device = next(whitening.buffers(), some).device
         some = whitening(some.to(device)).cpu()
     elif recipe.inducing_patches == "standardised":
         some = make_whitening("standardise").fit(augmented(recipe, images))(some)
     with first_draws(recipe):
+        if recipe.start_from is not None:
+            return Origin.open(recipe.start_from).give(model, some, labels[chosen])
         return model.initialise(some, labels[chosen], seed=recipe.seed, max_images=count)
 
 

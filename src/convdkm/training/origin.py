@@ -1,10 +1,11 @@
 """What a machine begins with that takes over the body of another: transfer of what was learned.
 
-Taken over are the inducing patches, the mixing weights, the factors of the Gram layers, the
-parameters of kernels, scales and skips, and the running statistics of normalisers: all of
-``model.input`` and ``model.body``; and the whitening as it was fitted, since inducing patches and
-Gram matrices are those of images whitened by it. The head is new: it starts at its prior, whose
-covariance is the body's last Gram. So is the likelihood.
+Taken over are the inducing patches, the mixing weights, the factors of the Gram layers, and the
+parameters of kernels, scales and skips: all of ``model.input`` and ``model.body``, but for the
+running statistics of normalisers, which are those of the new images, as training makes them; and
+the whitening as it was fitted, since inducing patches and Gram matrices are those of images
+whitened by it. The likelihood is new, and so is the head, which
+starts at its approximate posterior given some training images (:meth:`convdkm.GPHead.condition`).
 """
 
 from __future__ import annotations
@@ -97,12 +98,12 @@ class Origin:
         return whitening
 
     @torch.no_grad()
-    def give(self, model: DeepKernelMachine, images: Tensor) -> DeepKernelMachine:
-        """Give a new machine the input and the body, and a head that starts at the prior.
+    def give(self, model: DeepKernelMachine, images: Tensor, labels: Tensor) -> DeepKernelMachine:
+        """Give a new machine the input and the body, and a head that knows some images.
 
         Args:
             model: of the same options.
-            images: one or more, whitened.
+            images, labels: some of the training images, whitened.
 
         Returns:
             The model itself.
@@ -113,8 +114,13 @@ class Origin:
         with self.checkpoint.fitting():
             model.load_state_dict(body | own)
         with in_mode(model, training=False):
-            gram = self._required(lambda: model.gram(images[:1]), images.shape[1:])
-        model.head.start_at_prior(gram.ii)
+            self._required(lambda: model.calibrate(images.split(256)), images.shape[1:])
+            gram = model.gram(images)
+        targets = model.likelihood.check_targets(labels, len(images))
+        outputs = model.head.num_outputs if model.head_kl == "mean" else 1
+        model.head.condition(
+            gram, lambda each: model.likelihood.expected_log_prob(each, targets), weight=outputs
+        )
         return model
 
     def _required(self, use: Callable[[], Value], shape: Sequence[int]) -> Value:
