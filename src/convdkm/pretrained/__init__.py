@@ -18,7 +18,6 @@ from convdkm.checks import wrong_kinds
 from convdkm.data.checksums import Checksum
 from convdkm.data.download import fetch_file
 from convdkm.errors import InvalidInputError
-from convdkm.options import nearest
 from convdkm.storage.files import read_json
 
 ADDRESS = ""
@@ -115,6 +114,8 @@ def find(name: str, folder: str | Path | None = None) -> Path:
     """
     machines = known(folder)
     if name not in machines:
+        from convdkm.options import nearest
+
         listed = ", ".join(machines) or "none"
         raise PretrainedError(
             f"there is no pretrained machine {name!r}.{nearest(name, machines)} There are: {listed}"
