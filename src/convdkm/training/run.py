@@ -139,7 +139,9 @@ class Run:
             if kind == "mixing"
         }
         most = getattr(torch, storage)
-        checkpoint, state = self.described(), self.model.state_dict(prefix="model.")
+        progress = {"step": self.step}
+        checkpoint = self.described(progress=progress, metrics=self.metrics)
+        state = self.model.state_dict(prefix="model.")
         tensors = {
             name: _narrowed(v, most if name in narrow else torch.promote_types(most, torch.float32))
             for name, v in (state | checkpoint.tensors).items()
@@ -149,20 +151,22 @@ class Run:
             raise InvalidInputError(
                 f"{overflown[0]} is not finite in {storage}; bfloat16 has the range of float32"
             )
-        progress = {"step": self.step}
-        description = {**checkpoint.description, "progress": progress, "metrics": self.metrics}
-        whole = Checkpoint(tensors, description)
+        whole = Checkpoint(tensors, checkpoint.description)
         Run.of_checkpoint(self.config, whole)  # raises if the settings do not describe the model
         write_checkpoint(Path(path), whole)
 
-    def described(self) -> Checkpoint:
-        """What a checkpoint holds besides the state of the model and of training."""
+    def described(self, **more: Any) -> Checkpoint:
+        """What a checkpoint holds besides the state of the model and of training.
+
+        ``more`` is added to the description.
+        """
         tensors = {f"whitening.{name}": v for name, v in self.whitening.state_dict().items()}
         description = {
             "class_names": list(self.class_names),
             "image_shape": list(self.image_shape),
             "own_model": self.own_model,
             "config": self.config.model_dump(mode="json"),
+            **more,
         }
         return Checkpoint(tensors, description)
 

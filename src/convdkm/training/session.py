@@ -129,7 +129,7 @@ def prepared(
         recipe,
         sinks=listeners,
         store=None if folder is None else CheckpointStore(folder / CHECKPOINTS),
-        describe=lambda: _description(run, len(data.train_images)),
+        describe=lambda: run.described(num_data=len(data.train_images)),
         score="validation_log_likelihood" if images.held_out is not None else "objective",
         stop=stop,
     )
@@ -277,9 +277,3 @@ def _file_sinks(folder: Path, before: Progress, memory: Estimate | None) -> list
     if memory is not None and memory.warning is not None:
         Sinks(sinks).message(memory.warning, "warning")  # it came before the folder
     return sinks
-
-
-def _description(run: Run, num_data: int) -> Checkpoint:
-    """What a checkpoint holds besides the trainer's state."""
-    found = run.described()
-    return Checkpoint(found.tensors, {**found.description, "num_data": num_data})
