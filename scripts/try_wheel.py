@@ -19,6 +19,8 @@ import convdkm, torch
 images, labels = torch.rand(12, 3, 8, 8), torch.arange(12) % 2
 model = convdkm.resnet(3, 2, (6, 8), (1, 1)).initialise(images, labels).eval()
 print(convdkm.__file__)
+digits = convdkm.load_pretrained("digits").predict(torch.zeros(1, 1, 8, 8))
+print("a blank digit", digits.probs[0].tolist())
 print("torch", torch.__version__, "probabilities", model.predict(images).probs[0].tolist())
 """
 

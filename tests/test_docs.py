@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
         ("docs/finite-width.md", 6),
         ("docs/running.md", 4),
         ("docs/predicting.md", 5),
+        ("docs/pretrained.md", 3),
         ("docs/report.md", 2),
         ("docs/experiments.md", 1),
         ("docs/baselines.md", 1),

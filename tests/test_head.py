@@ -206,3 +206,45 @@ def test_invalid_options_are_refused(arguments, options):
 def test_parameters_stay_double():
     head = dkm.GPHead(POINTS, OUTPUTS).to(torch.float32).half()
     assert {p.dtype for p in head.parameters()} == {torch.float64}
+
+
+@pytest.mark.parametrize("parameterisation", ["direct", "whitened"])
+def test_a_gaussian_likelihood_is_conditioned_exactly(parameterisation):
+    gram, noise = random_gram(generator_of("condition"), POINTS, 30, ()), 0.3
+    targets = normal(generator_of("targets"), 30, OUTPUTS)
+    head = dkm.GPHead(POINTS, OUTPUTS, parameterisation=parameterisation)
+
+    def expected(marginals):
+        error = (targets - marginals.mean).square() + marginals.variance
+        return -error.sum(1) / (2 * noise)
+
+    head.condition(gram, expected, steps=60)
+    k, k_it = array(gram.ii), array(gram.it)
+    inner = np.linalg.inv(k + k_it.T @ k_it / noise)  # Titsias (2009), Eq. 10
+    mean, covariance = k @ inner @ k_it.T @ array(targets) / noise, k @ inner @ k
+    found = head_posterior(head, k)
+    assert oracle.deviation(found[0], mean.T) < 1e-10
+    assert oracle.deviation(found[1], np.stack([covariance] * OUTPUTS)) < 1e-10
+
+
+def test_without_steps_conditioning_leaves_the_prior():
+    gram = _gram()
+    for parameterisation in ("direct", "whitened"):
+        head = dkm.GPHead(
+            POINTS, OUTPUTS, covariance="per-output", parameterisation=parameterisation
+        )
+        head.condition(gram, lambda marginals: marginals.mean.sum(1), steps=0)
+        with torch.no_grad():
+            assert array(head.plan(gram.ii).kl) == pytest.approx(np.zeros(OUTPUTS), abs=1e-12)
+
+
+def test_conditioning_is_stationary_for_classes():
+    gram = random_gram(generator_of("classes"), POINTS, 40, ())
+    labels = torch.arange(40) % OUTPUTS
+    head, likelihood = dkm.GPHead(POINTS, OUTPUTS), dkm.Categorical(OUTPUTS)
+    head.condition(gram, lambda each: likelihood.expected_log_prob(each, labels), steps=100)
+    plan = head.plan(gram.ii)
+    bound = likelihood.expected_log_prob(plan.marginals(gram.it, gram.tt), labels).sum()
+    (bound - plan.kl.expand(OUTPUTS).sum()).backward()
+    assert head.mean.grad.abs().max() < 1e-6
+    assert head.factor.grad.abs().max() < 1e-6

@@ -75,6 +75,7 @@ from .prediction import RealPrediction as RealPrediction
 from .training.fit import fit as fit
 from .training.fit import resume as resume
 from .training.gradients import RecordedGradients as RecordedGradients
+from .training.pretrained import load_pretrained as load_pretrained
 from .training.run import Run as Run
 
 __version__: str

@@ -24,3 +24,5 @@ Expectation = Literal["nodes", "monte-carlo"]
 GaussianExpectation = Literal["closed-form", "monte-carlo"]
 HeadKL = Literal["sum", "mean"]
 KLForm = Literal["exact", "taylor"]
+Storage = Literal["float64", "float32", "float16", "bfloat16"]
+"""The precision of a machine in a file, see :meth:`convdkm.Run.save`."""

@@ -102,6 +102,11 @@ class Recipe(Options):
     inducing_per_class: PositiveInt | None = Field(
         None, description="so many of each class in their place"
     )
+    start_from: str | None = Field(
+        None,
+        description="begin with the body and the whitening of this machine, and a new top layer: a"
+        " pretrained machine, the folder of a run, or a file of Run.save",
+    )
     epochs: PositiveInt = Field(100, description="passes over the training images")
     batch_size: PositiveInt = Field(256, description="images a step, over all processes")
     micro_batch: PositiveInt | None = Field(

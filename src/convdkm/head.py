@@ -2,6 +2,7 @@ r"""The top of the machine: a sparse Gaussian process on the final Gram (appendi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,11 @@ from convdkm.errors import GramError
 from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import keep_dtype, require_inducing
 from convdkm.numerics import (
+    cholesky_factor,
     explained,
     factorised,
     inner_products,
+    inverse_of_lower,
     mix,
     standard_normal,
     whitened_kl,
@@ -148,6 +151,57 @@ class GPHead(nn.Module):
         else:
             self.mean.copy_(standard_normal(self.mean.shape, generator))
             self.factor.copy_(standard_normal(self.factor.shape, generator))
+
+    @torch.no_grad()
+    def condition(
+        self,
+        gram: Gram,
+        expected: Callable[[Marginals], Float[Tensor, " N"]],
+        *,
+        weight: float = 1.0,
+        steps: int = 20,
+    ) -> None:
+        r"""Set Q to about the best there is for some images, with the Gram held fixed.
+
+        From the prior, by steps of the natural gradient of
+        :math:`w\sum_n E_n - \sum_\lambda D_{KL}`. With :math:`v_n = L^{-1}k_n`,
+        :math:`g_n = w\,\partial E_n/\partial m_n` and
+        :math:`h_n = -\tfrac{2w}{C}\,\partial E_n/\partial s_n^2` for C outputs, half the way to
+
+        .. math:: \Lambda = I + \sum_n h_n v_n v_n^T, \qquad
+                  \eta_\lambda = \sum_n (g_{n\lambda} + h_n m_{n\lambda})\, v_n,
+
+        where :math:`L^{-1}f` has the covariance :math:`\Lambda^{-1}` and the means
+        :math:`\Lambda^{-1}\eta`. See Khan and Lin, "Conjugate-computation variational inference"
+        (2017).
+
+        Args:
+            gram: of the images.
+            expected: expected log-probabilities :math:`E_n` of their targets under marginals.
+            weight: w.
+            steps: how many; none leaves the prior.
+        """
+        lower, inverse = factorised(gram.ii, "the prior covariance K_ii of the head")
+        white = gram.it.to(INDUCING_DTYPE) @ inverse.T
+        residual = (gram.tt.to(INDUCING_DTYPE) - explained(white)).clamp(min=0)
+        identity = torch.eye(self.num_inducing, dtype=INDUCING_DTYPE, device=white.device)
+        precision, shift = identity.clone(), torch.zeros_like(self.mean)
+        spread, mean = identity, shift
+        for _ in range(steps):
+            with torch.enable_grad():
+                m = (white @ mean.T).requires_grad_()
+                s2 = (residual + explained(white @ spread)).unsqueeze(1).requires_grad_()
+                total = weight * expected(Marginals(m, s2)).sum()
+                by_mean, by_variance = torch.autograd.grad(total, (m, s2))
+            h = (-2 / self.num_outputs * by_variance).clamp(min=0)
+            precision.lerp_(identity + white.T @ (h * white), 0.5)
+            shift = shift.lerp((by_mean + h * m.detach()).T @ white, 0.5)
+            spread = inverse_of_lower(cholesky_factor(precision, "the head's precision")).T
+            mean = shift @ spread @ spread.T
+        if self.parameterisation == "direct":
+            mean, spread = mean @ lower.T, self.divisor * (lower @ spread)
+        self.mean.copy_(mean)
+        self.factor.copy_(spread.expand_as(self.factor))
 
     @property
     def divisor(self) -> float:

@@ -21,6 +21,7 @@ PAGES = [
     ["report"],
     ["verify"],
     ["presets"],
+    ["pretrained"],
     ["bench"],
     ["sweep"],
     ["tables"],
@@ -48,7 +49,7 @@ def test_every_field_of_the_configuration_is_an_option_of_train():
     text = succeed("train", "--help").out
     for name in SECTION:
         if name != "dataset":
-            assert f"  --{name.replace('_', '-')}" in text
+            assert f" --{name.replace('_', '-')}" in text
     for group in ("Data:", "Machine:", "Training:"):
         assert f"\n{group}\n" in text
     assert "--nu X,…" in text

@@ -18,6 +18,7 @@ from convdkm.cli.export import export
 from convdkm.cli.help import Command, Group, help_if_alone
 from convdkm.cli.predict import predict
 from convdkm.cli.presets import presets
+from convdkm.cli.pretrained import pretrained
 from convdkm.cli.report import report
 from convdkm.cli.resume import resume
 from convdkm.cli.show import show
@@ -72,7 +73,7 @@ def build_app() -> typer.Typer:
     app = _typer()
     app.callback(cls=Group, invoke_without_command=True)(root)
     app.command(cls=ConfiguringCommand)(train)
-    using = (resume, evaluate, predict, export, show, report, verify, presets, bench)
+    using = (resume, evaluate, predict, export, show, report, verify, presets, pretrained, bench)
     for command in (*using, sweep, tables, compare):
         app.command(cls=Command)(command)
     sets = _typer()

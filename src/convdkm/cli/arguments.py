@@ -35,6 +35,10 @@ def listed(given: Iterable[str] | None) -> list[str] | None:
 
 
 RunFolder = Annotated[Path, argument("RUN", "folder of the run")]
+RunOrMachine = Annotated[
+    Path,
+    argument("RUN", "folder of a run, a file of Run.save, or the name of a pretrained machine"),
+]
 DataDir = Annotated[
     str | None,
     option(

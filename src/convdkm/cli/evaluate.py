@@ -9,18 +9,18 @@ from convdkm.cli.arguments import (
     CheckpointName,
     DataDir,
     Device,
-    RunFolder,
+    RunOrMachine,
     ViewsOption,
     option,
     switch,
 )
 from convdkm.cli.output import console, metrics_table, warn
-from convdkm.data.registry import checked_dataset
+from convdkm.data.registry import checked_dataset, is_known
 from convdkm.errors import InvalidInputError
 
 
 def evaluate(
-    run: RunFolder,
+    run: RunOrMachine,
     data: Annotated[
         str | None,
         option(
@@ -55,10 +55,14 @@ def evaluate(
     if opened.model.device.type == "cpu":
         keep_freed_memory()
     config = opened.config if data_dir is None else opened.config.updated({"data_dir": data_dir})
+    if data is None and opened.folder is None and not is_known(config.data.dataset):
+        raise InvalidInputError(
+            f"{run} does not say which images it was not trained on; name some with --data"
+        )
     if data is None:
-        images = kept(config, run, tell=warn)
+        images = kept(config, opened.folder, tell=warn)
     else:
-        images = to_score(config, run, checked_dataset(data), opened.class_names, warn)
+        images = to_score(config, opened.folder, checked_dataset(data), opened.class_names, warn)
     parts = {"test": images.parts["test"]}
     if validation := images.parts.get("validation"):
         parts["validation"] = validation

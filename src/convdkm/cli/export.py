@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from convdkm.cli.arguments import CheckpointName, RunFolder, ViewsOption, argument, switch
+from convdkm.cli.arguments import CheckpointName, RunOrMachine, ViewsOption, argument, switch
 from convdkm.cli.output import say
 from convdkm.errors import InvalidInputError
 
 
 def export(
-    run: RunFolder,
+    run: RunOrMachine,
     file: Annotated[Path, argument("FILE", "file to write: .onnx, .pt2 or .safetensors")],
     checkpoint: CheckpointName = "last",
     *,

@@ -17,6 +17,8 @@ from convdkm.config import SECTION, SECTIONS
 LONGEST = 60
 """Of a list of choices that stands for a value in the help; longer ones are part of its text."""
 PANELS = {"data": "Data", "model": "Machine", "training": "Training"}
+SHORTER = {"start_from": "--from"}
+"""Other names of flags."""
 FIELDS = tuple(name for name in SECTION if name != "dataset")
 """Fields that are flags; the data set is an argument."""
 
@@ -73,7 +75,9 @@ def _parameter(name: str) -> inspect.Parameter:
     kind = bool if field.annotation is bool else str
     shown = metavar(field.annotation)
     listed = f": {', '.join(choices(field.annotation))}" if shown == "NAME" else ""
+    names = [f"--{name.replace('_', '-')}", SHORTER[name]] if name in SHORTER else []
     option = typer.Option(
+        *names,
         help=f"{field.description}{listed}",
         metavar=None if kind is bool else shown,
         rich_help_panel=PANELS[section],

@@ -33,7 +33,12 @@ Advance = Callable[[int], None]
 
 def predict(
     run: Annotated[
-        Path, argument("RUN", "folder of a run, or a .safetensors file of convdkm export")
+        Path,
+        argument(
+            "RUN",
+            "folder of a run, a .safetensors file of convdkm export or Run.save, or the name of a"
+            " pretrained machine",
+        ),
     ],
     images: Annotated[
         list[Path], argument("IMAGE|FOLDER…", "image files, or folders of image files")
@@ -176,15 +181,16 @@ class Machine(NamedTuple):
 
 
 def _machine(path: Path, checkpoint: str, device: str | None, views: str | None) -> Machine:
-    """The machine of a run, or of a file that ``convdkm export`` wrote."""
+    """The machine of a run, of a file, or one that is pretrained."""
     from convdkm.cli.inputs import checked_views, open_run
     from convdkm.predicting import load_predictor
+    from convdkm.training.checkpoint import is_machine
     from convdkm.training.run import as_images
     from convdkm.training.world import find_device
 
     predict: Callable[[Any], Any]
     seen = checked_views(views)
-    if path.is_file():
+    if path.is_file() and not is_machine(path):
         predictor = load_predictor(path)
         predictor = predictor.with_views(seen or predictor.views)
         if device is not None:

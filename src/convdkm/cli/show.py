@@ -108,7 +108,7 @@ def _show_run(folder: Path, checkpoint: str, moved: Mapping[str, str] | None) ->
         except (ConvDKMError, OSError) as error:
             reason = " ".join(str(error).split())
             notes.append(f"Without explained and spread, which need the images: {reason}.")
-    gradients, note = _noted_gradients(folder / "layers.csv")
+    gradients, note = ({}, "") if run.folder is None else _noted_gradients(folder / "layers.csv")
     notes += [note] if note else []
     _show(run, f"after step {run.step}", run.readings(images), gradients, notes)
 

@@ -29,7 +29,7 @@ def train(
         option(
             "NAME",
             "settings to start from: paper, paper-benchmark, published, skr, fast or quick"
-            " (default: quick for digits, else paper)",
+            " (default: quick for digits, fast with --from, else paper)",
         ),
     ] = None,
     config: Annotated[
@@ -49,6 +49,10 @@ def train(
     come from a preset, then from a file, then from the options below; each overrides the one
     before. The defaults shown are those of the paper; presets change some of them. Lists are
     written with commas: 16,32,64.
+
+    With --from, the machine and its whitening are those of another run, of a file of Run.save or of
+    a pretrained machine, but for the top layer, which is new. Options that contradict that machine
+    are an error.
 
     Ctrl-C finishes the current step, saves a checkpoint and stops; convdkm resume continues. The
     last line printed is the folder of the run.

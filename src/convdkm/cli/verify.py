@@ -10,6 +10,7 @@ import typer
 
 from convdkm.cli.arguments import argument
 from convdkm.errors import InvalidInputError
+from convdkm.pretrained import located
 
 if TYPE_CHECKING:
     from convdkm.storage.finding import Finding
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
 def verify(
     paths: Annotated[
         list[Path],
-        argument("RUN|FILE…", "folders of runs, exported files, or folders of kernels on disk"),
+        argument(
+            "RUN|FILE…",
+            "folders of runs, exported files, names of pretrained machines, or folders of kernels"
+            " on disk",
+        ),
     ],
 ) -> None:
     """Check files for damage.
@@ -42,6 +47,7 @@ def _findings(path: Path) -> Iterable[Finding]:
     from convdkm.training.folder import CHECKPOINTS, CONFIG, MARKER
     from convdkm.training.verifying import EXPORTED, verify_file, verify_run
 
+    path = located(path)
     if any((path / name).exists() for name in (MARKER, CONFIG, CHECKPOINTS)):
         return verify_run(path)
     if (path / MANIFEST).is_file():

@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 def md5_of_file(path: Path) -> str:
     """MD5 of a file, read in blocks."""
     return str(_read(hashlib.md5(usedforsecurity=False), path).hexdigest())
+
+
+def sha256_of_file(path: Path) -> str:
+    """SHA-256 of a file, read in blocks."""
+    return str(_read(hashlib.sha256(), path).hexdigest())
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """What a published file is known by: the kind of its checksum, and the hexadecimal digits."""
+
+    kind: Literal["MD5", "SHA-256"]
+    digits: str
+
+    def of(self, path: Path) -> str:
+        """The checksum of this kind that a file has."""
+        return (md5_of_file if self.kind == "MD5" else sha256_of_file)(path)
+
+    def fits(self, path: Path) -> bool:
+        """Whether a file is the one that was published."""
+        return self.of(path) == self.digits
 
 
 def md5_of_bytes(content: bytes) -> str:

@@ -1,4 +1,4 @@
-"""Fetching the published files of a data set: resumable, checked, and whole or not at all."""
+"""Fetching published files, of data sets and machines: resumable, checked, whole or not at all."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 from urllib.request import Request, urlopen
 
-from convdkm.data.checksums import md5_of_file
-from convdkm.data.registry import OfficialFile, data_directory, find, known_set
+from convdkm.data.checksums import Checksum
+from convdkm.data.registry import data_directory, find, known_set
 from convdkm.errors import InvalidInputError
 from convdkm.storage.files import NO_ROOM
 
@@ -37,11 +37,13 @@ class _BrokenError(Exception):
 
 @dataclass(frozen=True)
 class _Job:
-    """One file: where from, where to, and how."""
+    """One file: where from, where to, what it is, and what names another folder for it."""
 
     url: str
     target: Path
-    file: OfficialFile
+    size: int
+    checksum: Checksum
+    option: str
     timeout: float
     progress: Progress | None
 
@@ -62,7 +64,7 @@ class _Job:
         return DownloadError(
             f"no space for {self.target}: {needed} more bytes are needed, {self.free()} are free on"
             f" the disk.{kept} Free some and run the same again, or name another folder with"
-            " --data-dir"
+            f" {self.option}"
         )
 
     @contextmanager
@@ -74,7 +76,8 @@ class _Job:
             if error.errno in NO_ROOM:
                 raise self.no_space(needed) from error
             raise DownloadError(
-                f"cannot write {self.part}: {error.strerror}; name another folder with --data-dir"
+                f"cannot write {self.part}: {error.strerror}; name another folder with"
+                f" {self.option}"
             ) from error
 
 
@@ -110,33 +113,62 @@ def fetch(
             f"the address of a mirror starts with http:// or https://, got {base!r}"
         )
     folder = data_directory(data_dir) / known.folders[0]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DownloadError(
-            f"cannot make the folder {folder}: {error.strerror}; name another with --data-dir"
-        ) from error
     for file in known.files:
-        url = f"{base.rstrip('/')}/{file.name}"
-        job = _Job(url, folder / file.name, file, timeout, progress)
-        if not (job.target.is_file() and md5_of_file(job.target) == file.md5):
-            _fetch_file(job, attempts, sleep)
+        fetch_file(
+            f"{base.rstrip('/')}/{file.name}",
+            folder / file.name,
+            file.size,
+            Checksum("MD5", file.md5),
+            progress=progress,
+            attempts=attempts,
+            timeout=timeout,
+            sleep=sleep,
+        )
     return folder if known.format == "idx" else folder / known.files[0].name
 
 
-def _fetch_file(job: _Job, attempts: int, sleep: Callable[[float], None]) -> None:
-    """Receive one file; a part that was there may be of another, and is then not taken."""
-    for _ in range(2 if job.here() else 1):
+def fetch_file(
+    url: str,
+    target: Path,
+    size: int,
+    checksum: Checksum,
+    *,
+    option: str = "--data-dir",
+    progress: Progress | None = None,
+    attempts: int = 4,
+    timeout: float = 30.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Download one file, unless it is there already; a download that broke off is resumed.
+
+    Args:
+        url: of the file.
+        target: where it goes.
+        size: in bytes.
+        checksum: that it has to have.
+        option: what names another folder, for messages.
+        progress, attempts, timeout, sleep: as in :func:`fetch`.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DownloadError(
+            f"cannot make the folder {target.parent}: {error.strerror}; name another with {option}"
+        ) from error
+    if target.is_file() and checksum.fits(target):
+        return
+    job = _Job(url, target, size, checksum, option, timeout, progress)
+    for _ in range(2 if job.here() else 1):  # a part that was there may be of another file
         _receive_patiently(job, attempts, sleep)
-        actual = md5_of_file(job.part)
-        if actual == job.file.md5:
+        actual = checksum.of(job.part)
+        if actual == checksum.digits:
             with job.writing():
-                job.part.replace(job.target)
+                job.part.replace(target)
             return
         job.part.unlink()
     raise DownloadError(
-        f"{job.url} is not the published file: its MD5 should be {job.file.md5} but is {actual};"
-        " what was fetched is deleted. Try again later, or from a mirror"
+        f"{url} is not the published file: its {checksum.kind} should be {checksum.digits} but is"
+        f" {actual}; what was fetched is deleted. Try again later, or from a mirror"
     )
 
 
@@ -183,7 +215,7 @@ def _receive(job: _Job) -> None:
 def _judge(job: _Job, error: HTTPError, start: int) -> None:
     """Decide what an answer other than a file means."""
     if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and start:
-        if md5_of_file(job.part) != job.file.md5:  # not a beginning of this file
+        if not job.checksum.fits(job.part):  # not a beginning of this file
             job.part.unlink()
             raise _BrokenError("the part on disk did not fit and was deleted") from error
         return
@@ -191,13 +223,13 @@ def _judge(job: _Job, error: HTTPError, start: int) -> None:
         raise _BrokenError(f"the server answered {error.code} {error.reason}") from error
     raise DownloadError(
         f"{job.url}: the server answered {error.code} {error.reason}; the file may have moved. Try"
-        " a mirror, or put the file into the data directory by hand"
+        f" a mirror, or put the file into {job.target.parent} by hand"
     ) from error
 
 
 def _store(job: _Job, answer: BinaryIO, start: int, total: int | None) -> None:
     """Write the answer to the part, from ``start`` on."""
-    missing = (job.file.size if total is None else total) - start
+    missing = (job.size if total is None else total) - start
     if total is not None and missing > job.free():
         raise job.no_space(missing)
     done = start
@@ -212,6 +244,6 @@ def _store(job: _Job, answer: BinaryIO, start: int, total: int | None) -> None:
                     rest = rest[os.write(part.fileno(), rest) :]
             done += len(block)
             if job.progress is not None:
-                job.progress(job.file.name, done, total)
+                job.progress(job.target.name, done, total)
     if total is not None and done < total:
         raise _BrokenError(f"the connection broke after {done} of {total} bytes")

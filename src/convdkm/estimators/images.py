@@ -30,6 +30,7 @@ from convdkm.options import MachineOptions
 from convdkm.presets import preset as preset_named
 from convdkm.training.batches import Batches
 from convdkm.training.build import built, fitted_whitening, initialise, settled, tune
+from convdkm.training.origin import with_machine_of_origin
 from convdkm.training.sinks import Level
 from convdkm.training.world import find_device
 from convdkm.views import Views
@@ -151,7 +152,9 @@ class ConvDKMClassifier(MachineClassifier):
         self.views_ = Views(recipe.views, stage=recipe.augment)
         self.whitening_ = fitted_whitening(recipe, images, _warn).to(device)
         first = distinct(rows)
-        options = _within(config.model, min(len(first), recipe.inducing_images), space)
+        options = config.model
+        if recipe.start_from is None:
+            options = _within(options, min(len(first), recipe.inducing_images), space)
         kernel = self.kernel if isinstance(self.kernel, Kernel) else None
         model = built(options, recipe, channels, len(self.classes_), kernel=kernel, ndim=len(space))
         initialise(model, recipe, images[first], labels[first], self.whitening_)
@@ -180,7 +183,7 @@ class ConvDKMClassifier(MachineClassifier):
         seed = self.random_state
         given["seed"] = seed if isinstance(seed, Integral) else self._drawn_seed()
         dataset = self.dataset or ("digits" if min(space) < SMALL else "images")
-        config = preset_named(self.preset).config(dataset, **given)
+        config = with_machine_of_origin(preset_named(self.preset).config(dataset, **given), given)
         if "epochs" in given:
             return config
         enough = epochs_of(LEAST_STEPS, count, config.training.batch_size)

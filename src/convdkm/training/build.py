@@ -21,6 +21,7 @@ from convdkm.data.whitening import Whitening, chosen_whitening, make_whitening
 from convdkm.model import DeepKernelMachine
 from convdkm.options import MachineOptions
 from convdkm.training.batches import generator_of, seed_of
+from convdkm.training.origin import Origin
 from convdkm.training.sinks import Level
 
 Tell = Callable[[str, Level], None]
@@ -31,10 +32,11 @@ def settled(recipe: Recipe, images: Tensor, labels: Tensor, tell: Tell) -> Recip
 
     That is the whitening, and how many images initialisation looks at.
     """
-    kind = chosen_whitening(
-        recipe.whitening, len(images), images.shape[1:], lambda text: tell(text, "warning")
-    )
-    changes: dict[str, Any] = {"whitening": kind}
+    changes: dict[str, Any] = {}
+    if recipe.start_from is None:
+        changes["whitening"] = chosen_whitening(
+            recipe.whitening, len(images), images.shape[1:], lambda text: tell(text, "warning")
+        )
     if recipe.inducing_per_class is not None:
         changes["inducing_images"] = recipe.inducing_per_class * len(labels.unique())
     return recipe.model_copy(update=changes)
@@ -46,7 +48,10 @@ def unfitted_whitening(recipe: Recipe) -> Whitening:
 
 
 def fitted_whitening(recipe: Recipe, images: Tensor, tell: Tell) -> Whitening:
-    """The same, fitted to the training images."""
+    """The same, fitted to the training images; or that of the machine to start from."""
+    if recipe.start_from is not None:
+        tell(f"starting from {recipe.start_from}, with a new top layer", "info")
+        return Origin.open(recipe.start_from).whitening(images.shape[1:])
     if recipe.whitening.startswith("zca"):
         tell(f"fitting ZCA to {len(images):,} images", "info")
     return unfitted_whitening(recipe).fit(augmented(recipe, images))
@@ -85,6 +90,8 @@ def initialise(
 ) -> DeepKernelMachine:
     """Set everything that comes from data by some training images, balanced over the classes.
 
+    Where the recipe names a machine to start from, take it from there (:mod:`.origin`).
+
     Args:
         model: on the CPU.
         images, labels: the training images as they were loaded.
@@ -96,12 +103,14 @@ def initialise(
     count = min(recipe.inducing_images, len(images))
     chosen = stratified(labels, count, recipe.seed, least=recipe.inducing_per_class or 1)
     some = augmented(recipe, images[chosen])
-    if recipe.inducing_patches == "whitened":
+    if recipe.inducing_patches == "whitened" or recipe.start_from is not None:
         device = next(whitening.buffers(), some).device
         some = whitening(some.to(device)).cpu()
     elif recipe.inducing_patches == "standardised":
         some = make_whitening("standardise").fit(augmented(recipe, images))(some)
     with first_draws(recipe):
+        if recipe.start_from is not None:
+            return Origin.open(recipe.start_from).give(model, some, labels[chosen])
         return model.initialise(some, labels[chosen], seed=recipe.seed, max_images=count)
 
 

@@ -20,9 +20,13 @@ from torch import Tensor
 from convdkm.checks import wrong_kinds
 from convdkm.errors import ConvDKMError
 from convdkm.storage.files import writing
-from convdkm.storage.tensor_file import TensorFormat
+from convdkm.storage.tensor_file import TensorFormat, key_of
 
 Which = Literal["last", "previous", "best"]
+
+
+HALVES = (torch.float16, torch.bfloat16)
+"""What a file may store and nothing works on: read as float32."""
 
 
 class CheckpointError(ConvDKMError, RuntimeError):
@@ -30,7 +34,10 @@ class CheckpointError(ConvDKMError, RuntimeError):
 
 
 FILES = TensorFormat(
-    "convdkm", 1, CheckpointError, "checkpoints are in the folder `checkpoints` of a run"
+    "convdkm",
+    1,
+    CheckpointError,
+    "checkpoints are in the folder `checkpoints` of a run, and Run.save writes one",
 )
 
 
@@ -67,6 +74,7 @@ KINDS: dict[str, Any] = {
     "num_data": int,
     "own_model": bool,
     "config": dict,
+    "metrics": dict[str, float],
 }
 """What values of a description have to be, where they are there."""
 
@@ -133,7 +141,16 @@ def read_checkpoint(path: Path) -> Checkpoint:
     )
     if wrong:
         raise CheckpointError(f"{path} is damaged: {wrong[0]} in its description is wrong")
-    return Checkpoint(tensors, description, str(path))
+    wide = {k: v.float() if v.dtype in HALVES else v for k, v in tensors.items()}
+    return Checkpoint(wide, description, str(path))
+
+
+def is_machine(path: Path) -> bool:
+    """Whether a file is a checkpoint, or what ``Run.save`` wrote, by what it says of itself."""
+    try:
+        return key_of(path) == FILES.key
+    except Exception:  # it may be anything
+        return False
 
 
 class CheckpointStore:

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from convdkm.config import RunConfig
+from convdkm.errors import InvalidInputError
 from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset
 from convdkm.storage.files import write_text
 from convdkm.training.checkpoint import CheckpointStore
 from convdkm.training.folder import CHECKPOINTS, CONFIG, Writer, is_run, read_config, writing
+from convdkm.training.origin import with_machine_of_origin
 from convdkm.training.run import Run, require_fit
 from convdkm.training.session import Stop, prepared
 from convdkm.training.sinks import Sink
@@ -44,7 +46,9 @@ def fit(
         sinks: where else records go, such as :class:`~convdkm.training.TerminalSink`.
         stop: asked after every step, and after every batch that is scored, whether to stop there;
             the run can be resumed.
-        options: any option of :class:`~convdkm.config.RunConfig`, such as ``epochs=3``.
+        options: any option of :class:`~convdkm.config.RunConfig`, such as ``epochs=3``. With
+            ``start_from="cifar10"`` (a pretrained machine, the folder of a run or a file of
+            :meth:`Run.save`) the machine is that one, with a new top layer.
 
     Returns:
         The run, with its figures in ``run.metrics``.
@@ -53,11 +57,18 @@ def fit(
         data = model.data.dataset if isinstance(model, RunConfig) else "digits"
     dataset, name = as_dataset(data)
     if isinstance(model, RunConfig):
-        config = model.updated({**options, "dataset": name})
+        config, given = model.updated({**options, "dataset": name}), None
     else:
         chosen = preset(model if isinstance(model, str) else "quick")
-        config = chosen.config(name, **options)
+        config, given = chosen.config(name, **options), options
     machine = model if isinstance(model, DeepKernelMachine) else None
+    if machine is None:
+        config = with_machine_of_origin(config, given)
+    elif config.training.start_from is not None:
+        raise InvalidInputError(
+            "start_from goes with the machines that settings describe; load the state of another"
+            " into a machine of your own by load_state_dict"
+        )
     folder = None if folder is None else Path(folder)
     with (
         joined_world(config.training.timeout_minutes) as world,

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.architectures import build_model
-from convdkm.choices import ViewsName
+from convdkm.checks import check_choice
+from convdkm.choices import Storage, ViewsName
 from convdkm.config import RunConfig
 from convdkm.data import Dataset
 from convdkm.data.whitening import Whitening
@@ -27,10 +28,17 @@ from convdkm.storage.files import read_json
 from convdkm.training import page
 from convdkm.training.batches import INSTRUMENT_IMAGES, chosen_once, seed_of
 from convdkm.training.build import dtype_of, unfitted_whitening
-from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Which, load_optimiser_tensors
+from convdkm.training.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    Which,
+    load_optimiser_tensors,
+    read_checkpoint,
+    write_checkpoint,
+)
 from convdkm.training.folder import CHECKPOINTS, METRICS, read_config, same_machine
 from convdkm.training.metrics import prediction_metrics
-from convdkm.training.optimiser import Optimiser
+from convdkm.training.optimiser import Optimiser, kinds
 from convdkm.training.world import find_device
 
 Watch = Callable[[int, int], None]
@@ -51,6 +59,7 @@ class Run:
         step: steps of training done.
         warning: what was wrong with its checkpoint, if anything was.
         leads: whether this process writes the files, where several train together.
+        own_model: whether the machine is one that the configuration does not describe.
     """
 
     config: RunConfig
@@ -63,6 +72,7 @@ class Run:
     step: int = 0
     warning: str | None = None
     leads: bool = True
+    own_model: bool = False
 
     @classmethod
     def open(
@@ -93,13 +103,72 @@ class Run:
         run.metrics, damage = _read_metrics(folder / METRICS, run.step, checkpoint)
         run.folder = folder
         run.warning = "; ".join(filter(None, (warning, no_settings, changed, damage))) or None
-        try:
-            place = find_device(config.training.device if device is None else device)
-        except InvalidInputError:
-            if device is not None:
-                raise
-            place = torch.device("cpu")
-        return run.to(place)
+        return run.to(_place(config, device))
+
+    @classmethod
+    def load(cls, path: str | Path, *, device: str | None = None) -> Run:
+        """Read a machine that :meth:`save` wrote; a checkpoint of a run is such a file too.
+
+        Args:
+            path: of the file.
+            device: as in :meth:`open`.
+        """
+        checkpoint = read_checkpoint(Path(path))
+        config = RunConfig.of(checkpoint.value("config"), str(path))
+        run = cls.of_checkpoint(config, checkpoint)
+        run.metrics = checkpoint.description.get("metrics", {})
+        return run.to(_place(config, device))
+
+    def save(self, path: str | Path, *, storage: Storage = "float32") -> None:
+        """Write the machine to one safetensors file, to predict with or to go on from.
+
+        The file holds what :meth:`load` gives back: model, whitening, settings, names of classes,
+        figures. It has no state of the optimiser, so training cannot be resumed from it.
+
+        Args:
+            path: of the file.
+            storage: precision of mixing weights and of a whitening that is a matrix, which are most
+                of a machine. Everything else is float32, or float64 if this is.
+        """
+        check_choice("storage", storage, Storage)
+        narrow = {"whitening.matrix"} | {
+            f"model.{name}"
+            for (name, _), kind in zip(
+                self.model.named_parameters(), kinds(self.model).values(), strict=True
+            )
+            if kind == "mixing"
+        }
+        most = getattr(torch, storage)
+        progress = {"step": self.step}
+        checkpoint = self.described(progress=progress, metrics=self.metrics)
+        state = self.model.state_dict(prefix="model.")
+        tensors = {
+            name: _narrowed(v, most if name in narrow else torch.promote_types(most, torch.float32))
+            for name, v in (state | checkpoint.tensors).items()
+        }
+        overflown = [name for name, value in tensors.items() if not bool(value.isfinite().all())]
+        if overflown:
+            raise InvalidInputError(
+                f"{overflown[0]} is not finite in {storage}; bfloat16 has the range of float32"
+            )
+        whole = Checkpoint(tensors, checkpoint.description)
+        Run.of_checkpoint(self.config, whole)  # raises if the settings do not describe the model
+        write_checkpoint(Path(path), whole)
+
+    def described(self, **more: Any) -> Checkpoint:
+        """What a checkpoint holds besides the state of the model and of training.
+
+        ``more`` is added to the description.
+        """
+        tensors = {f"whitening.{name}": v for name, v in self.whitening.state_dict().items()}
+        description = {
+            "class_names": list(self.class_names),
+            "image_shape": list(self.image_shape),
+            "own_model": self.own_model,
+            "config": self.config.model_dump(mode="json"),
+            **more,
+        }
+        return Checkpoint(tensors, description)
 
     @classmethod
     def of_checkpoint(
@@ -119,7 +188,8 @@ class Run:
         checkpoint.load_into(model, "model")
         whitening = unfitted_whitening(config.training)
         checkpoint.load_into(whitening, "whitening")
-        return cls(config, model.eval(), whitening, names, shape, step=checkpoint.progress.step)
+        step, own_model = checkpoint.progress.step, checkpoint.value("own_model")
+        return cls(config, model.eval(), whitening, names, shape, step=step, own_model=own_model)
 
     def to(self, device: torch.device) -> Run:
         """Move the machine to a device; returns itself."""
@@ -276,6 +346,22 @@ def parts_of(data: Dataset) -> dict[str, tuple[Tensor, Tensor]]:
 def class_metrics(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
     """Figures with a prefix."""
     return {f"{prefix}_{name}": value for name, value in values.items()}
+
+
+def _narrowed(value: Tensor, most: torch.dtype) -> Tensor:
+    """Numbers in a precision, where theirs is higher."""
+    wider = value.is_floating_point() and value.dtype.itemsize > most.itemsize
+    return value.to(most) if wider else value
+
+
+def _place(config: RunConfig, device: str | None) -> torch.device:
+    """The device that was asked for; else that of training, or the CPU where that is absent."""
+    try:
+        return find_device(config.training.device if device is None else device)
+    except InvalidInputError:
+        if device is not None:
+            raise
+        return torch.device("cpu")
 
 
 def _read_metrics(path: Path, step: int, which: Which) -> tuple[dict[str, float], str | None]:

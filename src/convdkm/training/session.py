@@ -108,7 +108,14 @@ def prepared(
         checkpoint.load_into(model, "model")
     tune(model.to(device), recipe, tell)
     run = Run(
-        config, model, whitening, data.class_names, data.image_shape, folder, leads=world.leads
+        config,
+        model,
+        whitening,
+        data.class_names,
+        data.image_shape,
+        folder,
+        leads=world.leads,
+        own_model=own_model,
     )
     if checkpoint is None and writer is not None and (text := writer.begin(config, images)):
         tell(text, "info")
@@ -122,7 +129,7 @@ def prepared(
         recipe,
         sinks=listeners,
         store=None if folder is None else CheckpointStore(folder / CHECKPOINTS),
-        describe=lambda: _description(run, len(data.train_images), own_model=own_model),
+        describe=lambda: run.described(num_data=len(data.train_images)),
         score="validation_log_likelihood" if images.held_out is not None else "objective",
         stop=stop,
     )
@@ -274,18 +281,3 @@ def _file_sinks(folder: Path, before: Progress, memory: Estimate | None) -> list
     if memory is not None and memory.warning is not None:
         Sinks(sinks).message(memory.warning, "warning")  # it came before the folder
     return sinks
-
-
-def _description(run: Run, num_data: int, *, own_model: bool) -> Checkpoint:
-    """What a checkpoint holds besides the trainer's state."""
-    tensors = {f"whitening.{name}": value for name, value in run.whitening.state_dict().items()}
-    return Checkpoint(
-        tensors,
-        {
-            "class_names": list(run.class_names),
-            "image_shape": list(run.image_shape),
-            "num_data": num_data,
-            "own_model": own_model,
-            "config": run.config.model_dump(mode="json"),
-        },
-    )

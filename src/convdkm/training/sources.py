@@ -166,7 +166,7 @@ def kept(
 
 def to_score(
     config: RunConfig,
-    folder: Path,
+    folder: Path | None,
     name: str,
     class_names: tuple[str, ...],
     tell: Tell = not_told,
@@ -179,14 +179,14 @@ def to_score(
 
     Args:
         config: of the run.
-        folder: of the run.
+        folder: of the run; None for a machine without one.
         name: of the set.
         class_names: of the run.
         tell: is told what is left out.
     """
     own = named_path(name).resolve() == named_path(config.data.dataset).resolve()
     config = config.updated({"dataset": name})
-    record = SplitRecord.read(folder / SPLIT)
+    record = None if folder is None else SplitRecord.read(folder / SPLIT)
     data = load_dataset(config, tell, whole=True)
     if not is_known(name) and (own if record is None else record.is_of(data)):
         return kept(config, folder, None if record is None else data, tell)
@@ -215,7 +215,8 @@ def to_score(
             )
             parts["test"] = test[torch.tensor(new)]
     elif not data.has_test:
-        tell(f"{folder} has no {SPLIT}: images of {name} that it was trained on are scored too")
+        whose = "a machine without its run" if folder is None else folder
+        tell(f"{whose} has no {SPLIT}: images of {name} that it was trained on are scored too")
     return RunImages(data.name, class_names, parts, _size(data))
 
 
