@@ -159,6 +159,10 @@ class Recipe(Options):
     nu_warmup: Annotated[float, Field(gt=0, le=1)] = Field(
         1.0, description="share of training after which that factor is 1"
     )
+    early_scale: Annotated[float, Field(gt=0, le=1)] = Field(
+        1.0, description="what the sides of training images are multiplied by early in training"
+    )
+    early_share: Fraction = Field(0.5, description="share of training in which that is done")
     calibrate: Annotated[int, Field(ge=0)] = Field(
         0, description="training images that running statistics are made exact by, at evaluation"
     )
@@ -203,6 +207,15 @@ class RunConfig(Options):
     data: DataConfig = Field(default_factory=DataConfig)
     model: MachineOptions = Field(default_factory=MachineOptions)
     training: Recipe = Field(default_factory=Recipe)
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> RunConfig:
+        if self.training.early_scale < 1 and (fixed := self.model.fixing_places):
+            raise ValueError(
+                f"early_scale is for machines that take images of any size, but {fixed} has"
+                " parameters for every place"
+            )
+        return self
 
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str = "the configuration") -> RunConfig:

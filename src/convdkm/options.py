@@ -213,6 +213,16 @@ class MachineOptions(_WithKernel):
     head_kl: HeadKL = Field("sum", description="head's KL: sum over the classes, or mean")
 
     @property
+    def fixing_places(self) -> str | None:
+        """An option by which the machine has parameters or statistics for every place, if any."""
+        if self.top.startswith("linear"):
+            return f"top={self.top!r}"
+        for name in ("data_norm", "data_scale"):
+            if getattr(self, name) == "location":
+                return f"{name}='location'"
+        return None
+
+    @property
     def stages(self) -> list[tuple[int, int, int]]:
         """Inducing points, residual blocks and stride of every stage."""
         count = len(self.inducing)

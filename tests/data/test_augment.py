@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from convdkm.data import random_crop_flip
+from convdkm.data.augment import resized
 from convdkm.errors import InvalidInputError
 
 
@@ -82,6 +83,17 @@ def test_cutout_changes_neither_crop_nor_flip():
 
 def test_no_images_are_no_error():
     assert random_crop_flip(torch.rand(0, 3, 4, 4)).shape == (0, 3, 4, 4)
+
+
+def test_resized_images_are_averages():
+    images = torch.rand(2, 3, 8, 6)
+    assert resized(images, 1.0) is images
+    small = resized(images, 0.5)
+    assert small.shape == (2, 3, 4, 3)
+    flat = torch.full((1, 1, 9, 9), 0.25)
+    assert torch.allclose(resized(flat, 0.7), torch.full((1, 1, 6, 6), 0.25))
+    assert resized(images, 0.01).shape == (2, 3, 1, 1)
+    assert torch.allclose(small.mean(), images.mean(), atol=0.02)
 
 
 def test_wrong_input_is_refused():

@@ -11,6 +11,7 @@ from convdkm.config import Recipe
 from convdkm.training import MemorySink, cost, fit, resume
 from convdkm.training.cost import flops, line, step_cost
 from convdkm.training.world import World
+from run_figures import without_clocks
 
 
 @pytest.mark.parametrize(
@@ -160,3 +161,17 @@ def test_the_time_of_processors_is_that_of_all_processes(monkeypatch):
     monkeypatch.setattr(World, "sum", lambda _, values: [1000 + value for value in values])
     shared = fit("quick", "digits", sinks=[MemorySink()], **TINY).metrics
     assert alone["cpu_seconds"] < 1000 < shared["cpu_seconds"]
+
+
+@pytest.mark.parametrize("options", [{}, {"compile": True}], ids=["plain", "compiled"])
+def test_small_images_early_cost_less(options, tmp_path):
+    """And a run that was stopped among them goes on as if it had not been."""
+    options = {**TINY, "epochs": 4, **options}
+    whole = fit("quick", "digits", sinks=[MemorySink()], **options).metrics
+    sink, early = MemorySink(), {**options, "early_scale": 0.75, "early_share": 0.5}
+    half = fit("quick", "digits", sinks=[sink], **early).metrics
+    assert 0.75 * whole["flops"] < half["flops"] < 0.85 * whole["flops"]
+    stopped = MemorySink()
+    stop = {"sinks": [stopped], "stop": lambda: len(stopped.steps) == 1}
+    fit("quick", "digits", folder=tmp_path, **stop, **early)
+    assert without_clocks(resume(tmp_path).metrics) == without_clocks(half)

@@ -6,11 +6,11 @@ import signal
 import pytest
 import torch
 
-from convdkm.config import Recipe
+from convdkm.config import Recipe, RunConfig
 from convdkm.data.whitening import Standardise
 from convdkm.errors import InvalidInputError
 from convdkm.training.batches import Batches, generator_of, seed_of
-from convdkm.training.schedule import learning_rate, nu_factor
+from convdkm.training.schedule import image_scale, learning_rate, nu_factor
 from convdkm.training.world import (
     ProcessLostError,
     World,
@@ -75,6 +75,15 @@ def test_the_weight_of_the_kl_is_log_linear_and_ends_at_one(start, warmup):
     assert factors[-1] == 1
     assert nu_factor(config, 0, 1) == 1
     assert {nu_factor(Recipe(), step, 9) for step in range(9)} == {1.0}
+
+
+def test_images_are_small_early():
+    recipe = Recipe(early_scale=0.75, early_share=0.4)
+    assert [image_scale(recipe, step, 5) for step in range(5)] == [0.75, 0.75, 1, 1, 1]
+    assert {image_scale(Recipe(), step, 5) for step in range(5)} == {1.0}
+    for name, value in {"top": "linear", "data_scale": "location"}.items():
+        with pytest.raises(InvalidInputError, match=f"early_scale is for .* but {name}='{value}'"):
+            RunConfig.of({"early_scale": 0.5, name: value})
 
 
 def test_options_of_the_weight_of_the_kl_are_checked():

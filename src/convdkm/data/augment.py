@@ -67,6 +67,17 @@ def random_crop_flip(
     return made
 
 
+def resized(images: Tensor, scale: float) -> Tensor:
+    """Images whose sides are multiplied by a number below 1, by averages over neighbouring pixels.
+
+    Sides are rounded, and at least one pixel. A scale of 1 gives the images themselves.
+    """
+    if scale == 1:
+        return images
+    sides = tuple(max(1, round(scale * side)) for side in images.shape[2:])
+    return F.interpolate(images, sides, mode="bilinear", align_corners=False, antialias=True)
+
+
 def _interval(length: int, size: int, centre: Tensor) -> Tensor:
     """Which of ``length`` places lie in intervals of ``size`` places about centres ``(N, 1)``."""
     place = torch.arange(length) - centre + size // 2

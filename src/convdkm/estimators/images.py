@@ -39,7 +39,7 @@ LEAST_STEPS = 400
 """Where the preset's epochs make fewer steps of few images, there are more epochs."""
 SMALL = 16
 """Images and signals below this side are trained by the preset's settings for the digits (8×8)."""
-_OF_IMAGES = {"crop": 0, "flip": False, "cutout": 0, "views": "one"}
+_OF_IMAGES = {"crop": 0, "flip": False, "cutout": 0, "early_scale": 1.0, "views": "one"}
 """Options that do something to images, and their values that do nothing."""
 
 

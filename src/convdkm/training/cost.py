@@ -23,6 +23,7 @@ What moves or converts numbers is free. Compiled functions count as the same fun
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -35,11 +36,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from convdkm.config import Recipe
+from convdkm.data.augment import resized
 from convdkm.model import DeepKernelMachine
 from convdkm.runtime.compiled import compilable, reason_of
 from convdkm.training.batches import Batches
 from convdkm.training.optimiser import Optimiser
 from convdkm.training.passes import Passes
+from convdkm.training.schedule import image_scale
 from convdkm.training.world import World
 
 FEWEST = 2
@@ -127,8 +130,12 @@ def run_flops(model: DeepKernelMachine, batches: Batches, recipe: Recipe, steps:
     """The FLOPs of so many steps of a run, however many processes share them."""
     images = next(batches.clean(2 * FEWEST))
     labels = batches.targets[: len(images)]
-    cost = step_cost(model, recipe, images, labels)
-    return steps * cost.at(batches.num_data / batches.steps)
+    total, size = recipe.epochs * batches.steps, batches.num_data / batches.steps
+    scales = Counter(image_scale(recipe, step, total) for step in range(steps))
+    return sum(
+        count * step_cost(model, recipe, resized(images, scale), labels).at(size)
+        for scale, count in scales.items()
+    )
 
 
 def if_countable(count: Callable[[], float | None], warn: Callable[[str], object]) -> float | None:

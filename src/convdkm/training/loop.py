@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.config import Recipe
+from convdkm.data.augment import resized
 from convdkm.errors import ConvDKMError, NotFiniteError, NumericalError
 from convdkm.insight.instruments import Reading, gradient_ratios, readings
 from convdkm.layers.norm import RunningStatistics
@@ -30,7 +31,7 @@ from convdkm.training.checkpoint import (
 )
 from convdkm.training.optimiser import Optimiser
 from convdkm.training.passes import Figures, Passes
-from convdkm.training.schedule import learning_rate, nu_factor
+from convdkm.training.schedule import image_scale, learning_rate, nu_factor
 from convdkm.training.sinks import (
     INSTRUMENTS,
     EpochRecord,
@@ -225,14 +226,16 @@ class Trainer:
     def gradients(self, inputs: Tensor, targets: Tensor) -> Figures:
         """The gradient of minus the objective on the batch of the step under way.
 
-        The weight of the KL in it follows the recipe; the figures are by ν itself.
+        The weight of the KL in it and the size of the images follow the recipe; the figures are by
+        ν itself.
         """
-        step = self.progress.step
+        step, steps = self.progress.step, self.total_steps
+        inputs = resized(inputs, image_scale(self.config, step, steps))
         self.model.train()
         self.optimiser.zero_grad()
         total = len(inputs) if self.world.size == 1 else self.batches.size(step)
         seed = seed_of(self.config.seed, 4, step, 0)
-        factor = nu_factor(self.config, step, self.total_steps)
+        factor = nu_factor(self.config, step, steps)
         return self._passes.gradients(inputs, targets, total=total, seed=seed, nu_factor=factor)
 
     def step_until_it_works(self, inputs: Tensor, targets: Tensor) -> tuple[Figures, float]:

@@ -51,5 +51,10 @@ def nu_factor(config: Recipe, step: int, total: int) -> float:
     return config.nu_start ** max(0.0, 1 - done / config.nu_warmup)
 
 
+def image_scale(config: Recipe, step: int, total: int) -> float:
+    """What the sides of images are multiplied by in step ``step`` (from 0) of ``total``."""
+    return config.early_scale if step < round(config.early_share * total) else 1.0
+
+
 def _half_cosine(start: float, end: float, share: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * min(share, 1.0))) / 2
