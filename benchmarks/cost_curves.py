@@ -53,7 +53,7 @@ REFERENCES = (
     ),
     Reference(
         *("CKN-14", 90.2, None, None, 4.3, "a consumer GPU of 2017"),
-        "Mairal, End-to-End Kernel Learning with Supervised Convolutional Kernel Networks,"
+        "reported for a supervised convolutional kernel network; the method is that of Mairal,"
         " NIPS 2016",
     ),
     Reference(
