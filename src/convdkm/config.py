@@ -137,6 +137,11 @@ class Recipe(Options):
     muon_rate: Annotated[float, Field(gt=0)] = Field(
         0.02, description="Muon's, at its peak: the angle by which a step turns the weights"
     )
+    natural_rate: Factor = Field(
+        0.0,
+        description="of natural steps of Gram factors, at its peak: the change of a Gram matrix"
+        " relative to itself; 0 for Adam",
+    )
     lookahead: Annotated[int, Field(ge=0)] = Field(
         0, description="steps after which weights are averaged with slow weights; 0 for no average"
     )

@@ -114,8 +114,45 @@ def test_muon_follows_the_schedule_and_learns():
     first = trainer.gradients(*next(trainer.batches.epoch(0))).values["objective"]
     trainer.run()
     assert trainer.gradients(IMAGES, LABELS).values["objective"] > first + 0.1
-    rates = {group["muon"]: group["lr"] for group in trainer.optimiser.param_groups}
+    rates = {group["method"] == "muon": group["lr"] for group in trainer.optimiser.param_groups}
     assert math.isclose(rates[True] / rates[False], 0.05 / 0.01)
+
+
+def learned_grams(machine):
+    """What every Gram layer learns, relative to the kernel where it is learned so."""
+    layers = [each for each in machine.modules() if isinstance(each, dkm.GramLayer)]
+    return [(each.factor @ each.factor.T).detach() / each.divisor**2 for each in layers]
+
+
+@pytest.mark.parametrize("parameterisation", ["direct", "whitened"])
+def test_natural_steps_change_grams_by_their_rate_whatever_the_factor(parameterisation):
+    options = {"gram_parameterisation": parameterisation}
+    changed = []
+    for more in ({}, {"full_gram": True}, {"divide_gram": True}):
+        machine = a_machine(**options, **more)
+        before = learned_grams(machine)
+        trainer = trainer_of(machine, natural_rate=0.1)
+        trainer.step(*next(trainer.batches.epoch(0)))
+        after = learned_grams(machine)
+        for old, new in zip(before, after, strict=True):
+            inverse = torch.linalg.inv(torch.linalg.cholesky(old))
+            relative = inverse @ new @ inverse.T - torch.eye(len(old), dtype=old.dtype)
+            assert 0.09 < relative.square().sum().div(len(old)).sqrt() < 0.11
+        changed.append(after)
+        factors = [p for p, kind in kinds(machine).items() if kind == "gram"]
+        assert all(torch.equal(each, each.tril()) for each in factors)  # the start was triangular
+    for others in changed[1:]:
+        for ours, theirs in zip(changed[0], others, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)  # data is float32
+
+
+def test_natural_steps_learn_and_are_not_taken_where_there_are_none():
+    trainer = trainer_of(a_machine(), epochs=15, natural_rate=0.05, schedule="cosine")
+    first = trainer.gradients(*next(trainer.batches.epoch(0))).values["objective"]
+    trainer.run()
+    assert trainer.gradients(IMAGES, LABELS).values["objective"] > first + 0.1
+    methods = {group["method"] for group in trainer_of(a_machine()).optimiser.param_groups}
+    assert methods == {"adam"}
 
 
 def stepped(trainer, count, each=lambda: None):
@@ -188,7 +225,7 @@ def test_options_of_lookahead_are_checked():
         {"optimiser": "muon"},
         {"mixing_rate": 0.5, "gram_rate": 2.0},
         {"lookahead": 2},
-        {"lookahead": 4, "optimiser": "muon"},
+        {"lookahead": 4, "optimiser": "muon", "natural_rate": 0.1},
         {"alternate_flips": True, "cutout": 2, "nu_start": 0.01},
     ],
 )
@@ -212,10 +249,14 @@ def test_a_state_fits_other_rates_but_not_another_optimiser(tmp_path):
     with pytest.raises(CheckpointError, match="or is another one"):
         trainer_of(a_machine(), optimiser="muon").restore(store.load()[0])
     with pytest.raises(CheckpointError, match="or is another one"):
+        trainer_of(a_machine(), natural_rate=0.1).restore(store.load()[0])
+    with pytest.raises(CheckpointError, match="or is another one"):
         trainer_of(a_machine(), lookahead=5).restore(store.load()[0])
 
 
-@pytest.mark.parametrize("options", [{"optimiser": "muon"}, {"lookahead": 1}])
+@pytest.mark.parametrize(
+    "options", [{"optimiser": "muon"}, {"lookahead": 1}, {"natural_rate": 0.1}]
+)
 def test_a_failed_step_is_taken_back(options):
     trainer = trainer_of(a_machine(), **options)
     inputs, targets = next(trainer.batches.epoch(0))

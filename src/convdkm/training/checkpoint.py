@@ -259,10 +259,11 @@ def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[st
             f"the checkpoint's optimiser holds {len(state)} parameters, the model has"
             f" {len(parameters)}"
         )
-    by_muon = [group.get("muon", False) for group in groups for _ in group["params"]]
+    methods = [group.get("method", "adam") for group in groups for _ in group["params"]]
     kept = {"step", "exp_avg"} | ({"slow"} if getattr(optimiser, "lookahead", 0) else set())
+    more = {"adam": {"exp_avg_sq"}, "muon": set(), "natural": {"mean_square"}}
     for place, entries in state.items():
-        expected = kept if by_muon[place] else kept | {"exp_avg_sq"}
+        expected = kept | more[methods[place]]
         shapes = {value.shape for value in entries.values() if value.ndim}
         if entries.keys() != expected or not shapes <= {parameters[place].shape}:
             raise CheckpointError(

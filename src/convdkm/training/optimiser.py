@@ -1,4 +1,4 @@
-r"""The optimiser that a recipe asks for: Adam with rates by kind, Muon, and averages of weights."""
+r"""The optimiser that a recipe asks for: Adam with rates by kind, Muon, natural steps, averages."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from convdkm.layers.input import Input
 from convdkm.layers.pool import Flatten
 
 Kind = Literal["mixing", "gram", "head", "input", "rest"]
+Method = Literal["adam", "muon", "natural"]
 BASE_WIDTH = 16
 """Inducing points at which width transfer leaves the rate as it is."""
 MOMENTUM = 0.95
@@ -48,7 +49,7 @@ def kinds(model: nn.Module) -> dict[nn.Parameter, Kind]:
 
 
 class Optimiser(torch.optim.Adam):
-    r"""Adam on a machine, with a rate for each kind of parameter, or Muon for its mixing weights.
+    r"""Adam on a machine, with a rate for each kind of parameter, or other steps for some kinds.
 
     Adam's rate is :math:`\eta_t` of the schedule times the recipe's factor for the kind of the
     parameter. For mixing weights :math:`C\in\mathbb R^{P'\times P\times D}` it is also multiplied
@@ -69,6 +70,21 @@ class Optimiser(torch.optim.Adam):
     values are equal, and keeps its norm. So the rate is relative and does not depend on width or
     parameterisation. O comes from five Newton–Schulz iterations in float32.
 
+    Natural steps take a Gram layer's factor F as that of the covariance :math:`G = FF^T` of a
+    Gaussian. In its metric, :math:`|dG|^2 = \tfrac12|F^{-1}\,dG\,F^{-T}|^2`, the gradient is a
+    symmetric matrix relative to F. With :math:`\Phi` the lower triangle of a matrix with half of
+    its diagonal, g the gradient by F, and Adam's weights :math:`\beta` and correction of averages,
+
+    .. math::
+        T &= \Phi(F^Tg), \qquad
+        M \leftarrow \beta_1M + (1-\beta_1)\,T, \qquad
+        v \leftarrow \beta_2v + (1-\beta_2)\,|T + T^T|^2/P, \\
+        F &\leftarrow F\,(I - \eta M/\sqrt v),
+
+    so that a step changes G by up to about η of itself (the root of the mean square of the
+    eigenvalues of :math:`G^{-1}dG`), whatever the scale and the parameterisation of F, which
+    remains triangular if it is.
+
     Averages of weights are taken by :meth:`look_ahead`.
 
     Parameters are in the order of ``model.parameters()``, in groups of neighbours that are treated
@@ -79,8 +95,8 @@ class Optimiser(torch.optim.Adam):
         first, second = recipe.betas
         treated = [(p, _treatment(recipe, kind, p)) for p, kind in kinds(model).items()]
         groups = [
-            {"params": [p for p, _ in some], "factor": factor, "muon": muon}
-            for (factor, muon), some in groupby(treated, key=lambda each: each[1])
+            {"params": [p for p, _ in some], "factor": factor, "method": method}
+            for (factor, method), some in groupby(treated, key=lambda each: each[1])
         ]
         super().__init__(groups, lr=recipe.learning_rate, betas=(first, second), fused=True)
         self.lookahead, self.lookahead_rate = recipe.lookahead, recipe.lookahead_rate
@@ -96,14 +112,15 @@ class Optimiser(torch.optim.Adam):
         groups = self.param_groups
         starts = self._starts() if self.lookahead else {}
         try:
-            self.param_groups = [group for group in groups if not group["muon"]]
+            self.param_groups = [group for group in groups if group["method"] == "adam"]
             loss = super().step(closure)
         finally:
             self.param_groups = groups
+        others = {"muon": self._turn, "natural": self._stretch}
         for group in groups:
-            for parameter in group["params"] if group["muon"] else ():
+            for parameter in group["params"] if group["method"] in others else ():
                 if parameter.grad is not None:
-                    self._turn(parameter, group["lr"])
+                    others[group["method"]](parameter, group)
         for parameter, start in starts.items():
             self.state[parameter]["slow"] = start
         return loss
@@ -139,34 +156,56 @@ class Optimiser(torch.optim.Adam):
                     continue
                 norm = slow.norm()
                 slow.lerp_(parameter, self.lookahead_rate)
-                if group["muon"]:
+                if group["method"] == "muon":
                     slow.mul_(norm / slow.norm().clamp(min=torch.finfo(slow.dtype).tiny))
                 parameter.copy_(slow)
 
-    def _turn(self, parameter: Tensor, rate: float) -> None:
-        """A step of Muon."""
+    def _begun(self, parameter: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+        """The state of a parameter in the step under way, and its gradient."""
         state, gradient = self.state[parameter], parameter.grad
         assert gradient is not None
         if not state:
             state["step"] = torch.zeros((), device=parameter.device)
             state["exp_avg"] = torch.zeros_like(parameter)
         state["step"] += 1
+        return state, gradient
+
+    def _turn(self, parameter: Tensor, group: dict[str, Any]) -> None:
+        """A step of Muon."""
+        state, gradient = self._begun(parameter)
+        rate = group["lr"]
         average = state["exp_avg"].lerp_(gradient, 1 - MOMENTUM)
         update = orthogonalised(gradient.lerp(average, MOMENTUM).flatten(1)).to(parameter.dtype)
         norm = parameter.norm()
         parameter.sub_(update.view_as(parameter) * (rate * norm / update.norm().clamp(min=1e-7)))
         parameter.mul_(norm / parameter.norm().clamp(min=torch.finfo(parameter.dtype).tiny))
 
+    def _stretch(self, factor: Tensor, group: dict[str, Any]) -> None:
+        """A natural step of the factor of a Gram matrix."""
+        state, gradient = self._begun(factor)
+        square = state.setdefault("mean_square", factor.new_zeros(()))
+        relative = (factor.T @ gradient).tril()
+        relative.diagonal().mul_(0.5)
+        first, second = group["betas"]
+        average = state["exp_avg"].lerp_(relative, 1 - first)
+        square.lerp_((relative + relative.T).square().sum() / len(factor), 1 - second)
+        steps = int(state["step"])
+        corrected = (square / (1 - second**steps)).sqrt().clamp(min=torch.finfo(square.dtype).tiny)
+        rate = group["lr"] / (1 - first**steps)
+        factor.sub_(factor @ average * (rate / corrected))
 
-def _treatment(recipe: Recipe, kind: Kind, parameter: Tensor) -> tuple[float, bool]:
-    """What the schedule's rate is multiplied by, and whether Muon takes the step."""
+
+def _treatment(recipe: Recipe, kind: Kind, parameter: Tensor) -> tuple[float, Method]:
+    """What the schedule's rate is multiplied by, and what takes the step."""
+    if kind == "gram" and recipe.natural_rate:
+        return recipe.natural_rate / recipe.learning_rate, "natural"
     if kind == "mixing":
         if recipe.optimiser == "muon":
-            return recipe.muon_rate / recipe.learning_rate, True
+            return recipe.muon_rate / recipe.learning_rate, "muon"
         power = {"none": 0.0, "root": 0.5, "linear": 1.0}[recipe.width_transfer]
-        return recipe.mixing_rate * (BASE_WIDTH / parameter.shape[1]) ** power, False
+        return recipe.mixing_rate * (BASE_WIDTH / parameter.shape[1]) ** power, "adam"
     factors = {"gram": recipe.gram_rate, "head": recipe.head_rate, "input": recipe.input_rate}
-    return factors.get(kind, 1.0), False
+    return factors.get(kind, 1.0), "adam"
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:
