@@ -485,7 +485,7 @@ def test_a_prediction_does_not_depend_on_its_neighbours(options, seed):
     for batch_size in (1, 3):
         apart = model.predict(images, batch_size=batch_size)
         assert_close(apart.probs, together.probs, 1e-5 * largest, 1.0)
-        assert_close(apart.mean, together.mean, 1e-5 * largest, 1.0)
+        assert_close(apart.mean, together.mean, 2e-5 * largest, 1.0)
     for index in (0, 7):
         alone = model.predict(images[index : index + 1])
         assert_close(alone.probs[0], together.probs[index], 1e-5 * largest, 1.0)
