@@ -261,3 +261,19 @@ def test_scaling_alone_keeps_black_black():
     torch.testing.assert_close(scaled.std((0, 2, 3), correction=0), torch.ones(2))
     black = make_whitening("scale").fit(images)(torch.zeros(1, 2, 4, 4))
     assert not black.any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_packed_state_loads_and_is_half_as_long(kind):
+    base = torch.rand(300, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    images = base + torch.tensor([1.0, 2.0, 0.5]).reshape(3, 1, 1) * base[:, :1]
+    fitted = make_whitening(kind).fit(images)
+    state = fitted.packed(3)
+    again = make_whitening(kind)
+    again.load_state_dict(state)
+    assert torch.allclose(again(images), fitted(images), atol=1e-5)
+    if kind.startswith("zca"):
+        assert len(state["triangle"]) == 48 * 49 // 2
+        fitted.matrix[0, 5] += 0.1  # symmetric no more
+        assert fitted.packed(3).keys() == {"mean", "matrix"}
+    assert make_whitening(kind).packed(3).keys() == make_whitening(kind).state_dict().keys()

@@ -40,6 +40,11 @@ class Whitening(nn.Module, ABC):
     def forward(self, images: Tensor) -> Tensor:
         """The images, whitened, in the same shape."""
 
+    def packed(self, channels: int) -> dict[str, Tensor]:
+        """Its state, for images of so many channels, in as few numbers as there are."""
+        del channels
+        return self.state_dict()
+
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
     ) -> None:
@@ -111,6 +116,35 @@ class ZCA(Whitening):
                 mean = mean + ((level @ vectors) * inverse) @ vectors.T * deviation
         self.mean, self.matrix = mean.float(), matrix.float()
         return self
+
+    def packed(self, channels: int) -> dict[str, Tensor]:
+        """The matrix is symmetric but for a factor of every channel: half of it will do."""
+        state = self.state_dict()
+        if self.matrix is None:
+            return state
+        blocks = self.matrix.unflatten(0, (channels, -1)).unflatten(2, (channels, -1))
+        factors = torch.stack(
+            [blocks[0, :, k].norm() / blocks[k, :, 0].norm() for k in range(channels)]
+        )
+        columns = factors.repeat_interleave(len(self.matrix) // channels)
+        symmetric = self.matrix / columns
+        error = (symmetric - symmetric.T).abs().max()
+        if not error < 1e-5 * symmetric.abs().max():
+            return state
+        rows, places = torch.tril_indices(*symmetric.shape)
+        return {"mean": state["mean"], "triangle": symmetric[rows, places], "columns": columns}
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *arguments: Any
+    ) -> None:
+        if prefix + "triangle" in state_dict:
+            triangle, columns = (state_dict.pop(prefix + k) for k in ("triangle", "columns"))
+            rows, places = torch.tril_indices(len(columns), len(columns))
+            symmetric = triangle.new_zeros(len(columns), len(columns))
+            symmetric[rows, places] = triangle
+            symmetric[places, rows] = triangle
+            state_dict[prefix + "matrix"] = symmetric * columns
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
     def forward(self, images: Tensor) -> Tensor:
         if self.mean is None or self.matrix is None:

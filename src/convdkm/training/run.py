@@ -127,11 +127,11 @@ class Run:
 
         Args:
             path: of the file.
-            storage: precision of mixing weights and of a whitening that is a matrix, which are most
-                of a machine. Everything else is float32, or float64 if this is.
+            storage: precision of mixing weights, which are most of a machine. Everything else is
+                float32, or float64 if this is.
         """
         check_choice("storage", storage, Storage)
-        narrow = {"whitening.matrix"} | {
+        narrow = {
             f"model.{name}"
             for (name, _), kind in zip(
                 self.model.named_parameters(), kinds(self.model).values(), strict=True
@@ -142,9 +142,11 @@ class Run:
         progress = {"step": self.step}
         checkpoint = self.described(progress=progress, metrics=self.metrics)
         state = self.model.state_dict(prefix="model.")
+        whitening = self.whitening.packed(self.image_shape[0])
+        state |= {f"whitening.{name}": value for name, value in whitening.items()}
         tensors = {
             name: _narrowed(v, most if name in narrow else torch.promote_types(most, torch.float32))
-            for name, v in (state | checkpoint.tensors).items()
+            for name, v in state.items()
         }
         overflown = [name for name, value in tensors.items() if not bool(value.isfinite().all())]
         if overflown:
