@@ -53,7 +53,7 @@ def test_one_program_for_all_batches_and_for_machines_of_the_same_layers():
     steps, predictor = model.folded(), model.folded().use_compiled()
     before = graphs()
     close(predictor.predict(images), steps.predict(images))
-    assert predictor._program.works
+    assert predictor.program_works
     assert graphs() == before + 1, "there is one graph, without a break"
     for count in (2, 3, len(images) - 1):
         close(predictor.predict(images[:count]), steps.predict(images[:count]))
@@ -62,7 +62,7 @@ def test_one_program_for_all_batches_and_for_machines_of_the_same_layers():
             parameter.mul_(1.05)
     moved = model.folded().use_compiled()
     close(moved.predict(images), model.folded().predict(images))
-    assert moved._program.works
+    assert moved.program_works
     assert graphs() == before + 1, "weights and numbers are given to the program"
 
 
@@ -75,7 +75,7 @@ def test_programs_of_other_machines(name):
     model, images = machine(name)
     predictor = model.folded().use_compiled()
     close(predictor.predict(images), model.folded().predict(images))
-    assert predictor._program.works
+    assert predictor.program_works
 
 
 def test_what_does_not_compile_works_step_by_step_and_says_so_once(refusing, caplog):
@@ -95,7 +95,7 @@ def test_an_error_of_the_caller_is_the_usual_one_and_ends_nothing(refusing):
     predictor = model.folded().use_compiled()
     with pytest.raises(dkm.GramError, match=r"body\.stem.*another size"):
         predictor.predict(torch.nn.functional.pad(images, (0, 1)))
-    assert predictor._program.works
+    assert predictor.program_works
 
 
 def test_single_images_take_the_steps(refusing):
@@ -125,13 +125,13 @@ def test_a_program_is_left_behind_where_tensors_are_made_anew(refusing):
     model, images = machine("plain")
     predictor = model.folded().use_compiled()
     predictor.predict(images)
-    assert predictor._program is not None
+    assert predictor.program_works is not None
     for other in (copy.deepcopy(predictor), pickle.loads(pickle.dumps(predictor))):
-        assert other._program is None
+        assert other.program_works is None
         close(other.predict(images), predictor.predict(images))
-    assert predictor.double()._program is None
+    assert predictor.double().program_works is None
     assert not predictor.use_compiled(False).predict(images).mean.isnan().any()
-    assert predictor._program is None
+    assert predictor.program_works is None
 
 
 def test_numbers_that_training_changes_are_tensors():

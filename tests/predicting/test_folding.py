@@ -62,8 +62,11 @@ def test_images_are_worked_on_in_pieces(monkeypatch):
     predictor = model.folded()
     whole = predictor.predict(images)
     monkeypatch.setattr("convdkm.predicting.predictor.PIECE", 3 * 5 * 30)
-    assert predictor._at_once(images) == 3
+    sizes, steps = [], predictor.steps
+    monkeypatch.setattr(predictor, "steps", lambda part: sizes.append(len(part)) or steps(part))
     assert_close(predictor.predict(images), whole, 1e-6)
+    assert max(sizes) == 3
+    assert sum(sizes) == len(images)
 
 
 def test_plain_tensors_have_names():

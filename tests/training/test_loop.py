@@ -245,7 +245,7 @@ def test_a_failure_goes_back_before_the_step_that_caused_it(machine, images, lab
     trainer.step(inputs, targets)
     with torch.no_grad():
         machine.head.mean.fill_(math.nan)
-    trainer._snapshot.restore()
+    trainer.snapshot.restore()
     for name, value in machine.state_dict().items():
         if "running" not in name:
             assert torch.equal(value, good[name]), name

@@ -264,7 +264,7 @@ def test_a_failed_step_is_taken_back(options):
     good = copy.deepcopy(trainer.model.state_dict())
     state = copy.deepcopy(trainer.optimiser.state_dict()["state"])
     trainer.step(inputs, targets)
-    trainer._snapshot.restore()
+    trainer.snapshot.restore()
     for name, value in trainer.model.state_dict().items():
         assert "running" in name or torch.equal(value, good[name])
     for place, entries in trainer.optimiser.state_dict()["state"].items():

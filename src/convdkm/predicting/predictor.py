@@ -100,6 +100,11 @@ class Predictor(Operation):
         """What the tensors of ``predictor(images)`` are."""
         return self._form[1]
 
+    @property
+    def program_works(self) -> bool | None:
+        """Whether predictions come from a compiled program; None as long as there is none."""
+        return None if self._program is None else self._program.works
+
     @cached_property
     def _form(self) -> tuple[type[Prediction], tuple[str, ...]]:
         """The kind of prediction, and which of its fields there are: those of one image."""

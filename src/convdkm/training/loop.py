@@ -89,7 +89,7 @@ class Trainer:
         self.world = batches.world
         self.optimiser = Optimiser(model, config)
         self.progress = Progress()
-        self._snapshot = Snapshot(model, self.optimiser)
+        self.snapshot = Snapshot(model, self.optimiser)
         self._terminated: Callable[[], bool] = bool
         self._start, self._cpu_noted = time.perf_counter(), time.process_time()
 
@@ -132,7 +132,7 @@ class Trainer:
             ProcessLostError: another process is gone; the state after the last step is saved.
         """
         self.sinks.start(info or self.info())
-        self._snapshot.take()
+        self.snapshot.take()
         device = self.model.device
         forked = [device] if device.type == "cuda" else []
         with deferred_termination(self.world) as terminated:
@@ -214,7 +214,7 @@ class Trainer:
         if self.world.leads and (not progress.step or self._ends_epoch(progress.step + 1)):
             figures.gradients = gradient_ratios(self.model)
         # The state of this moment gave a finite objective: it is what a failure goes back to.
-        self._snapshot.take()
+        self.snapshot.take()
         rate = learning_rate(self.config, progress.step, self.total_steps) * progress.caution
         self.optimiser.set_rate(rate)
         self.optimiser.step()
@@ -246,7 +246,7 @@ class Trainer:
                 return self.step(inputs, targets)
             except NumericalError as error:
                 reason = error
-            self._snapshot.restore()
+            self.snapshot.restore()
             progress.caution /= 2
             self.sinks.message(
                 f"step {progress.step + 1} was not taken: {reason}. Going back one step and on with"
@@ -334,7 +334,7 @@ class Trainer:
             self.sinks.epoch(EpochRecord(epoch, progress.step, values))
         # The leader alone evaluates; where it went back the others follow, once all is recorded.
         if evaluates and self.world.any(went_back) and not went_back:
-            self._snapshot.restore()
+            self.snapshot.restore()
             self.calibrate()
         self.save()
         return True
@@ -377,7 +377,7 @@ class Trainer:
             return evaluate(), False
         except NumericalError as error:
             self.sinks.message(f"evaluation failed: {error}. Going back one step", "warning")
-            self._snapshot.restore()
+            self.snapshot.restore()
         self.calibrate()
         return evaluate(), True
 
