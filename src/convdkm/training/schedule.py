@@ -1,4 +1,4 @@
-r"""The learning rate and the weight of the KL, by the share of training that is done."""
+r"""Learning rate, weight of the KL and size of images, by the share of training that is done."""
 
 from __future__ import annotations
 
