@@ -5,11 +5,14 @@ import torch
 
 from convdkm.runtime.maps import (
     BLOCK,
+    FEWEST_RUNS,
+    RUN,
     as_rows,
     channels_last,
     from_rows,
     mean_squares,
     pieces,
+    product,
     product_dtype,
     summed_products,
 )
@@ -47,12 +50,42 @@ def test_products_take_the_precision_of_autocast():
         assert product_dtype(maps) == torch.bfloat16
 
 
-@pytest.mark.parametrize("count", [1, BLOCK, 3 * BLOCK, BLOCK + 1])
-def test_products_summed_over_rows(count):
+MANY = FEWEST_RUNS * RUN
+COUNTS = [0, 1, MANY - RUN, MANY, MANY + 16, MANY + 7, BLOCK, 3 * BLOCK, BLOCK + 1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", COUNTS)
+def test_products_summed_over_rows(count, dtype):
     generator = torch.Generator().manual_seed(0)
-    left = torch.randn(count, 3, generator=generator, dtype=torch.float64)
-    right = torch.randn(count, 5, generator=generator, dtype=torch.float64)
-    torch.testing.assert_close(summed_products(left, right), left.T @ right)
+    left = torch.randn(count, 3, generator=generator, dtype=dtype)
+    right = torch.randn(count, 5, generator=generator, dtype=dtype)
+    expected = (left.double().T @ right.double()).to(dtype)
+    found = summed_products(left, right)
+    torch.testing.assert_close(
+        found, expected, atol=1e-4 if dtype == torch.float32 else 1e-10, rtol=1e-5
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("has_offset", [False, True])
+@pytest.mark.parametrize("count", COUNTS)
+def test_products_of_rows_with_their_derivatives(count, has_offset, dtype):
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(count, 16, generator=generator, dtype=dtype, requires_grad=True)
+    matrix = torch.randn(5, 16, generator=generator, dtype=dtype, requires_grad=True)
+    offset = torch.randn(5, generator=generator, dtype=dtype, requires_grad=True)
+    given = (rows, matrix, offset) if has_offset else (rows, matrix)
+    found = product(*given)
+    expected = rows @ matrix.T + (offset if has_offset else 0)
+    assert found.shape == (count, 5)
+    torch.testing.assert_close(found, expected)
+    weight = torch.randn(found.shape, generator=generator, dtype=dtype)
+    by_found, by_expected = (
+        torch.autograd.grad(result, given, weight) for result in (found, expected)
+    )
+    for one, other in zip(by_found, by_expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -25,6 +25,7 @@ from convdkm.errors import (
     NotPositiveDefiniteError,
     NumericalError,
 )
+from convdkm.runtime.maps import as_rows, from_rows, product
 from convdkm.runtime.tape import leaf
 
 if TYPE_CHECKING:
@@ -283,7 +284,7 @@ def mix(
     offset = None if offset is None else offset.to(blocks.dtype)
     if space and torch.compiler.is_compiling():  # one operation, where a program is exported
         return _POINT[len(space)](blocks, matrix.reshape(*matrix.shape, *(1,) * len(space)), offset)
-    return F.linear(blocks.movedim(1, -1), matrix, offset).movedim(-1, 1).to(blocks.dtype)
+    return from_rows(product(as_rows(blocks), matrix, offset), len(blocks), space)
 
 
 def left_multiply(matrix: Tensor, other: Tensor) -> Tensor:

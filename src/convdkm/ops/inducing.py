@@ -135,10 +135,9 @@ class _MixedWhitened(torch.autograd.Function):
             pull = (by_gram + by_gram.T).mul_(1 / placed.shape[1])
             by_placed = (pull @ placed.flatten(1)).reshape(placed.shape)
         if by_mixing is not None:
-            given = by_mixing.flatten(2).mT  # (Q, S, P)
+            given = _placed(by_mixing)
             by_placed = by_placed + given @ inverse.T
-            width = placed.shape[2]
-            by_inverse = placed.reshape(-1, width).T @ given.reshape(-1, width)
+            by_inverse = placed.flatten(0, 1).T @ given.flatten(0, 1)
             by_ii = gradient_of_factorised(factor, inverse, None, by_inverse)
         return _like_weights(by_placed, ctx.shape), by_ii, None
 

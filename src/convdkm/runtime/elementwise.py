@@ -135,10 +135,10 @@ def _variance(rows: Tensor, inner: Tensor, prior: Tensor) -> tuple[Tensor, Tenso
 
 
 def _variance_gradient(
-    rows: Tensor, inner: Tensor, grad: Tensor, clamped: Tensor
+    rows: Tensor, inner: Tensor, through: Tensor, grad: Tensor, clamped: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     by_prior = torch.where(clamped, 0, grad)
-    return -2 * by_prior[:, None] * rows, 2 * grad[:, None] * inner, by_prior
+    return through - 2 * by_prior[:, None] * rows, 2 * grad[:, None] * inner, by_prior
 
 
 def diagonal_variance(
@@ -149,13 +149,19 @@ def diagonal_variance(
     return _variance(rows, inner, prior)
 
 
-def _diagonal_gradient(
-    rows: Tensor, grad: Tensor, clamped: Tensor, roots: Tensor, shift: Tensor | None
+def _diagonal_gradient(  # noqa: PLR0917
+    rows: Tensor,
+    through: Tensor,
+    grad: Tensor,
+    clamped: Tensor,
+    roots: Tensor,
+    shift: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     by_prior = torch.where(clamped, 0, grad)
     inner = rows * roots if shift is None else rows * roots - shift
     weight = grad[:, None]
-    return 2 * (weight * roots * inner - by_prior[:, None] * rows), weight * rows, by_prior
+    by_rows = through + 2 * (weight * roots * inner - by_prior[:, None] * rows)
+    return by_rows, weight * rows, by_prior
 
 
 class Compiled(Engine):
@@ -184,8 +190,9 @@ class Compiled(Engine):
     ) -> Gradients:
         rows, clamped, projection, shift = saved
         inner = _learned(rows, projection, shift)
-        by_rows, inner, by_prior = self._variance_gradient(rows, inner, grad, clamped)
-        by_rows.addmm_(by_product, matrix).addmm_(inner, projection.T)
+        through = product(by_product, matrix.T)
+        by_rows, inner, by_prior = self._variance_gradient(rows, inner, through, grad, clamped)
+        by_rows.add_(product(inner, projection))
         by_shift = None if shift is None else -inner.sum(0)
         return by_rows, by_prior, summed_products(rows, inner), by_shift
 
@@ -193,8 +200,9 @@ class Compiled(Engine):
         self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
     ) -> Gradients:
         rows, clamped, roots, shift = saved
-        by_rows, weighted, by_prior = self._diagonal_gradient(rows, grad, clamped, roots, shift)
-        by_rows.addmm_(by_product, matrix)
+        by_rows, weighted, by_prior = self._diagonal_gradient(
+            rows, product(by_product, matrix.T), grad, clamped, roots, shift
+        )
         first = None if shift is None else weighted.sum(0)
         return by_rows, by_prior, summed_products(rows, weighted), first
 
