@@ -328,7 +328,7 @@ def test_a_preset_makes_a_machine(name):
 def test_presets_whiten_well_known_sets_without_a_word(name, dataset, count, shape):
     usual = {("cifar10", True): "zca", ("mnist", True): "none", ("digits", True): "scale"}
     zca = {"published": "zca-published"}.get(name, "zca-paper")
-    expected = usual.get((dataset, name in ("fast", "quick")), zca)
+    expected = usual.get((dataset, name in ("accurate", "fast", "quick")), zca)
     kind = preset(name).config(dataset).training.whitening
     assert chosen_whitening(kind, count, shape, pytest.fail) == expected
 

@@ -28,7 +28,7 @@ def train(
         str | None,
         option(
             "NAME",
-            "settings to start from: paper, paper-benchmark, published, skr, fast or quick"
+            "settings to start from: paper, paper-benchmark, published, skr, accurate, fast or quick"
             " (default: quick for digits, fast with --from, else paper)",
         ),
     ] = None,

@@ -14,7 +14,7 @@ from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
 from convdkm.options import nearest
 
-ORDER = ("paper", "paper-benchmark", "published", "skr", "fast", "quick")
+ORDER = ("paper", "paper-benchmark", "published", "skr", "accurate", "fast", "quick")
 
 
 @dataclass(frozen=True)
