@@ -219,8 +219,13 @@ def test_natural_steps_of_the_head_follow_the_schedule_and_learn():
     assert trainer.gradients(IMAGES, LABELS).values["objective"] > first + 0.1
     rates = {group["method"]: group["lr"] for group in trainer.optimiser.param_groups}
     assert math.isclose(rates["head"] / rates["adam"], 0.2 / 0.01)
+
+
+def test_natural_steps_of_the_head_that_cannot_be_are_refused():
     with pytest.raises(dkm.InvalidInputError, match="head_natural_rate must be"):
         Recipe.checked({"head_natural_rate": 1.1})
+    with pytest.raises(dkm.InvalidInputError, match="leave head_natural_rate at 0"):
+        trainer_of(a_machine(kl="taylor"), head_natural_rate=0.1)
 
 
 def stepped(trainer, count, each=lambda: None):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.config import Recipe
+from convdkm.errors import InvalidInputError
 from convdkm.head import GPHead
 from convdkm.layers.conv import Mixing
 from convdkm.layers.gram_layer import GramLayer
@@ -104,7 +105,9 @@ class Optimiser(torch.optim.Adam):
     and the rest is that of a Gaussian likelihood which has the curvature of the expected
     log-likelihood (Khan and Lin, 2017). So with all images, a Gaussian likelihood and
     :math:`\eta=1`, a step reaches the optimum. Eigenvalues of B count as ½ at least, so that no
-    variance more than doubles. These steps keep no averages.
+    variance more than doubles. These steps keep no averages. They need the KL itself: precisions
+    M relative to the prior that are large make the gradient of its expansion, :math:`M(M-1)M/2` by
+    A, too steep for them.
 
     Averages of weights are taken by :meth:`look_ahead`.
 
@@ -118,6 +121,11 @@ class Optimiser(torch.optim.Adam):
     """
 
     def __init__(self, model: DeepKernelMachine, recipe: Recipe, *, num_data: int) -> None:
+        if recipe.head_natural_rate and model.head.kl == "taylor":
+            raise InvalidInputError(
+                "head_natural_rate goes with the head's KL itself (kl='exact'): by its expansion,"
+                " kl='taylor', natural steps overshoot; leave head_natural_rate at 0"
+            )
         first, second = recipe.betas
         treated = [(p, _treatment(recipe, kind, p)) for p, kind in kinds(model).items()]
         groups = [
