@@ -91,9 +91,10 @@ class Optimiser(torch.optim.Adam):
     remains triangular if it is.
 
     Natural steps of the head are those of :math:`Q=\prod_\lambda N(\mu_\lambda, A)`, a member of
-    an exponential family. With :math:`A=RR^T`, the gradients :math:`g_R` and :math:`g_\lambda` of
-    minus the objective by R and :math:`\mu_\lambda`, and C outputs that share A (:math:`C=1` where
-    each has its own), a step goes the share η of the way in natural parameters:
+    an exponential family. With :math:`A=RR^T` (R is the factor over its divisor), the gradients
+    :math:`g_R` and :math:`g_\lambda` of minus the objective by R and :math:`\mu_\lambda`, and C
+    outputs that share A (:math:`C=1` where each has its own), a step goes the share η of the way in
+    natural parameters:
 
     .. math::
         B &= I + \tfrac{\eta n}C\,\tfrac12(R^Tg_R + g_R^TR), \qquad
@@ -101,13 +102,12 @@ class Optimiser(torch.optim.Adam):
         \mu_\lambda &\leftarrow \mu_\lambda - \eta n\,RR^Tg_\lambda \quad\text{with the new R}.
 
     Here n is the number N of training images, times the number of outputs where the objective takes
-    the mean of their KL. The precision becomes :math:`R^{-T}BR^{-1}`: :math:`1-\eta` of it remain,
-    and the rest is that of a Gaussian likelihood which has the curvature of the expected
-    log-likelihood (Khan and Lin, 2017). So with all images, a Gaussian likelihood and
+    the mean of their KL. The precision becomes :math:`R^{-T}BR^{-1}`: :math:`1-\eta` times what it
+    was, and η times that of the posterior under a Gaussian likelihood with the curvature of the
+    expected log-likelihood (Khan and Lin, 2017). So with all images, a Gaussian likelihood and
     :math:`\eta=1`, a step reaches the optimum. Eigenvalues of B count as ½ at least, so that no
-    variance more than doubles. These steps keep no averages. They need the KL itself: precisions
-    M relative to the prior that are large make the gradient of its expansion, :math:`M(M-1)M/2` by
-    A, too steep for them.
+    variance more than doubles. These steps keep no averages. By the second-order form of the KL
+    they would overshoot where a posterior is much narrower than its prior, so that it is refused.
 
     Averages of weights are taken by :meth:`look_ahead`.
 
