@@ -142,6 +142,11 @@ class Recipe(Options):
         description="of natural steps of Gram factors, at its peak: the change of a Gram matrix"
         " relative to itself; 0 for Adam",
     )
+    head_natural_rate: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0,
+        description="of natural steps of the top layer, at its peak: the share of its precision"
+        " that a step replaces; 0 for Adam",
+    )
     lookahead: Annotated[int, Field(ge=0)] = Field(
         0, description="steps after which weights are averaged with slow weights; 0 for no average"
     )

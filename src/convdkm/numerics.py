@@ -188,6 +188,14 @@ def whiten(
     return torch.linalg.solve_triangular(factor, right, upper=False)
 
 
+def inverse_square_root(
+    matrix: Float[Tensor, "*batch P P"], *, smallest: float
+) -> Float[Tensor, "*batch P P"]:
+    """``matrix^(-1/2)`` of symmetric matrices, their eigenvalues taken as ``smallest`` at least."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * values.clamp(min=smallest).rsqrt().unsqueeze(-2)) @ vectors.mT
+
+
 def log_abs_det(
     square: Float[Tensor, "*batch P P"], *, triangular: bool = False
 ) -> Float[Tensor, "*batch"]:

@@ -222,6 +222,7 @@ RECIPE = [
     *("--inducing=8,8", "--blocks=1,1", "--evaluate-every=1", "--precision=float64"),
     *("--crop=1", "--flip", "--whitening=zca", "--calibrate=50", "--validation=0.1"),
     *("--alternate-flips", "--cutout=2", "--lookahead=4", "--nu-start=0.1", "--mixing=identity"),
+    "--head-natural-rate=0.05",
     *("--expectation=monte-carlo", "--samples=20", "--checkpoint-minutes=1000", "-q"),
 ]
 

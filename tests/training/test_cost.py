@@ -78,7 +78,11 @@ def machine(**options):
     return model.initialise(torch.randn(8, 3, 8, 8), torch.arange(8), seed=0)
 
 
-@pytest.mark.parametrize("options", [{}, {"optimiser": "muon"}], ids=["adam", "muon"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"optimiser": "muon"}, {"head_natural_rate": 0.1}],
+    ids=["adam", "muon", "natural steps of the head"],
+)
 def test_a_step_is_a_line_in_the_images(options):
     """Counted at a third size, it is what two small steps foretell."""
     model, recipe = machine(), Recipe(batch_size=16, **options)

@@ -1,4 +1,4 @@
-"""Rates by kind of parameter, width transfer, Muon and lookahead."""
+"""Rates by kind of parameter, width transfer, Muon, natural steps and lookahead."""
 
 import copy
 import math
@@ -11,7 +11,7 @@ from convdkm.config import Recipe
 from convdkm.training.batches import Batches
 from convdkm.training.checkpoint import CheckpointError, CheckpointStore
 from convdkm.training.loop import Trainer
-from convdkm.training.optimiser import kinds, orthogonalised
+from convdkm.training.optimiser import Optimiser, kinds, orthogonalised
 
 IMAGES = torch.randn(24, 1, 6, 6, generator=torch.Generator().manual_seed(0))
 LABELS = torch.arange(24) % 3
@@ -155,6 +155,79 @@ def test_natural_steps_learn_and_are_not_taken_where_there_are_none():
     assert methods == {"adam"}
 
 
+def a_head_to_train(head, likelihood, rate, head_kl="sum"):
+    """A machine in float64 that starts at the prior, its Gram, and a trainer of its head alone."""
+    body = a_machine(dtype=torch.float64).requires_grad_(False)
+    machine = dkm.DeepKernelMachine(
+        body.input, body.body, head, likelihood, head_kl=head_kl, dtype=torch.float64
+    )
+    gram = machine.train().gram(IMAGES)
+    head.condition(gram, lambda marginals: marginals.mean.sum(1), steps=0)
+    return gram, trainer_of(machine, batch_size=24, head_natural_rate=rate)
+
+
+@pytest.mark.parametrize("head_kl", ["sum", "mean"])
+@pytest.mark.parametrize("covariance", ["shared", "per-output"])
+@pytest.mark.parametrize("parameterisation", ["direct", "whitened"])
+def test_a_whole_natural_step_of_the_head_is_exact_for_gaussians(
+    parameterisation, covariance, head_kl
+):
+    head = dkm.GPHead(6, 3, covariance=covariance, parameterisation=parameterisation)
+    likelihood = dkm.Gaussian(3, noise=0.1, learn_noise=False, classes=True)
+    _, trainer = a_head_to_train(head, likelihood, 1.0, head_kl)
+    with torch.no_grad():  # another start
+        head.factor.mul_(1.1)
+        head.mean.add_(torch.arange(6) - 2.5)
+    trainer.step(IMAGES, LABELS)
+    before = [p.grad.abs().max() for p in head.parameters()]
+    trainer.gradients(IMAGES, LABELS)
+    for parameter, first in zip(head.parameters(), before, strict=True):
+        assert parameter.grad.abs().max() < 1e-10 * first
+
+
+@pytest.mark.parametrize("parameterisation", ["direct", "whitened"])
+def test_natural_steps_of_the_head_are_those_of_conditioning(parameterisation):
+    head = dkm.GPHead(6, 3, parameterisation=parameterisation)
+    likelihood = dkm.Categorical(3)
+    gram, trainer = a_head_to_train(head, likelihood, 0.5)
+    conditioned = copy.deepcopy(head)
+    conditioned.condition(gram, lambda each: likelihood.expected_log_prob(each, LABELS), steps=3)
+    for _ in range(3):
+        trainer.step(IMAGES, LABELS)
+    torch.testing.assert_close(head.mean, conditioned.mean, rtol=1e-9, atol=1e-9)
+    ours, theirs = (each.factor @ each.factor.T for each in (head, conditioned))
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("covariance", ["shared", "per-output"])
+def test_a_natural_step_of_the_head_at_most_doubles_a_covariance(covariance):
+    machine = a_machine(head_covariance=covariance)
+    head, recipe = machine.head, Recipe(head_natural_rate=1.0)
+    optimiser = Optimiser(machine, recipe, num_data=1000)
+    start = head.factor.detach().clone()
+    head.factor.grad = -1e3 * torch.linalg.inv(start).mT
+    optimiser.step()
+    torch.testing.assert_close(head.factor @ head.factor.mT, 2 * start @ start.mT)
+
+
+def test_natural_steps_of_the_head_follow_the_schedule_and_learn():
+    trainer = trainer_of(
+        a_machine(), epochs=15, head_natural_rate=0.2, lookahead=4, schedule="cosine"
+    )
+    first = trainer.gradients(*next(trainer.batches.epoch(0))).values["objective"]
+    trainer.run()
+    assert trainer.gradients(IMAGES, LABELS).values["objective"] > first + 0.1
+    rates = {group["method"]: group["lr"] for group in trainer.optimiser.param_groups}
+    assert math.isclose(rates["head"] / rates["adam"], 0.2 / 0.01)
+
+
+def test_natural_steps_of_the_head_that_cannot_be_are_refused():
+    with pytest.raises(dkm.InvalidInputError, match="head_natural_rate must be"):
+        Recipe.checked({"head_natural_rate": 1.1})
+    with pytest.raises(dkm.InvalidInputError, match="leave head_natural_rate at 0"):
+        trainer_of(a_machine(kl="taylor"), head_natural_rate=0.1)
+
+
 def stepped(trainer, count, each=lambda: None):
     """Take steps of training, on batches in order, and call a function after each."""
     for _ in range(count):
@@ -226,6 +299,8 @@ def test_options_of_lookahead_are_checked():
         {"mixing_rate": 0.5, "gram_rate": 2.0},
         {"lookahead": 2},
         {"lookahead": 4, "optimiser": "muon", "natural_rate": 0.1},
+        {"head_natural_rate": 0.1},
+        {"head_natural_rate": 0.1, "lookahead": 2},
         {"alternate_flips": True, "cutout": 2, "nu_start": 0.01},
     ],
 )
@@ -251,11 +326,14 @@ def test_a_state_fits_other_rates_but_not_another_optimiser(tmp_path):
     with pytest.raises(CheckpointError, match="or is another one"):
         trainer_of(a_machine(), natural_rate=0.1).restore(store.load()[0])
     with pytest.raises(CheckpointError, match="or is another one"):
+        trainer_of(a_machine(), head_natural_rate=0.1).restore(store.load()[0])
+    with pytest.raises(CheckpointError, match="or is another one"):
         trainer_of(a_machine(), lookahead=5).restore(store.load()[0])
 
 
 @pytest.mark.parametrize(
-    "options", [{"optimiser": "muon"}, {"lookahead": 1}, {"natural_rate": 0.1}]
+    "options",
+    [{"optimiser": "muon"}, {"lookahead": 1}, {"natural_rate": 0.1}, {"head_natural_rate": 0.1}],
 )
 def test_a_failed_step_is_taken_back(options):
     trainer = trainer_of(a_machine(), **options)

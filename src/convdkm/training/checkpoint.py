@@ -260,10 +260,15 @@ def load_optimiser_tensors(optimiser: torch.optim.Optimizer, tensors: Mapping[st
             f" {len(parameters)}"
         )
     methods = [group.get("method", "adam") for group in groups for _ in group["params"]]
-    kept = {"step", "exp_avg"} | ({"slow"} if getattr(optimiser, "lookahead", 0) else set())
-    more = {"adam": {"exp_avg_sq"}, "muon": set(), "natural": {"mean_square"}}
+    averages = {"slow"} if getattr(optimiser, "lookahead", 0) else set()
+    kept = {
+        "adam": {"step", "exp_avg", "exp_avg_sq"},
+        "muon": {"step", "exp_avg"},
+        "natural": {"step", "exp_avg", "mean_square"},
+        "head": {"step"},
+    }
     for place, entries in state.items():
-        expected = kept | more[methods[place]]
+        expected = kept[methods[place]] | averages
         shapes = {value.shape for value in entries.values() if value.ndim}
         if entries.keys() != expected or not shapes <= {parameters[place].shape}:
             raise CheckpointError(

@@ -106,7 +106,7 @@ def step_cost(
         inputs, targets: a few images, and their labels.
     """
     copied = countable(model).train()
-    optimiser = Optimiser(copied, recipe)
+    optimiser = Optimiser(copied, recipe, num_data=1)
 
     def step(images: int, pieces: int = 1) -> None:
         chosen = torch.arange(images, device=inputs.device) % len(inputs)

@@ -87,7 +87,7 @@ class Trainer:
         self.sinks, self.store, self.describe = Sinks(sinks), store, describe
         self.evaluate, self.score, self.stop = evaluate, score, stop
         self.world = batches.world
-        self.optimiser = Optimiser(model, config)
+        self.optimiser = Optimiser(model, config, num_data=batches.num_data)
         self.progress = Progress()
         self.snapshot = Snapshot(model, self.optimiser)
         self._terminated: Callable[[], bool] = bool

@@ -10,20 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from convdkm.config import Recipe
+from convdkm.errors import InvalidInputError
 from convdkm.head import GPHead
 from convdkm.layers.conv import Mixing
 from convdkm.layers.gram_layer import GramLayer
 from convdkm.layers.input import Input
 from convdkm.layers.pool import Flatten
+from convdkm.model import DeepKernelMachine
+from convdkm.numerics import inverse_square_root
 
 Kind = Literal["mixing", "gram", "head", "input", "rest"]
-Method = Literal["adam", "muon", "natural"]
+Method = Literal["adam", "muon", "natural", "head"]
 BASE_WIDTH = 16
 """Inducing points at which width transfer leaves the rate as it is."""
 MOMENTUM = 0.95
 """Of Muon."""
 COEFFICIENTS, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
 """Of the Newton–Schulz iteration; they take singular values from 0.01 to 1 close to 1 soonest."""
+SMALLEST = 0.5
+"""What a step of the head leaves of its precision, in any direction, at the least."""
 _KINDS: tuple[tuple[Any, tuple[str, ...], Kind], ...] = (
     ((Mixing, Flatten), ("weight",), "mixing"),
     (GramLayer, ("factor",), "gram"),
@@ -85,13 +90,42 @@ class Optimiser(torch.optim.Adam):
     eigenvalues of :math:`G^{-1}dG`), whatever the scale and the parameterisation of F, which
     remains triangular if it is.
 
+    Natural steps of the head are those of :math:`Q=\prod_\lambda N(\mu_\lambda, A)`, a member of
+    an exponential family. With :math:`A=RR^T` (R is the factor over its divisor), the gradients
+    :math:`g_R` and :math:`g_\lambda` of minus the objective by R and :math:`\mu_\lambda`, and C
+    outputs that share A (:math:`C=1` where each has its own), a step goes the share η of the way in
+    natural parameters:
+
+    .. math::
+        B &= I + \tfrac{\eta n}C\,\tfrac12(R^Tg_R + g_R^TR), \qquad
+        R \leftarrow R\,B^{-1/2}, \\
+        \mu_\lambda &\leftarrow \mu_\lambda - \eta n\,RR^Tg_\lambda \quad\text{with the new R}.
+
+    Here n is the number N of training images, times the number of outputs where the objective takes
+    the mean of their KL. The precision becomes :math:`R^{-T}BR^{-1}`: :math:`1-\eta` times what it
+    was, and η times that of the posterior under a Gaussian likelihood with the curvature of the
+    expected log-likelihood (Khan and Lin, 2017). So with all images, a Gaussian likelihood and
+    :math:`\eta=1`, a step reaches the optimum. Eigenvalues of B count as ½ at least, so that no
+    variance more than doubles. These steps keep no averages. By the second-order form of the KL
+    they would overshoot where a posterior is much narrower than its prior, so that it is refused.
+
     Averages of weights are taken by :meth:`look_ahead`.
 
     Parameters are in the order of ``model.parameters()``, in groups of neighbours that are treated
     alike: a state that was saved fits whatever the rates are now.
+
+    Args:
+        model: the machine.
+        recipe: how it is trained.
+        num_data: N, that of the objective.
     """
 
-    def __init__(self, model: nn.Module, recipe: Recipe) -> None:
+    def __init__(self, model: DeepKernelMachine, recipe: Recipe, *, num_data: int) -> None:
+        if recipe.head_natural_rate and model.head.kl == "taylor":
+            raise InvalidInputError(
+                "head_natural_rate goes with the head's KL itself (kl='exact'): by its expansion,"
+                " kl='taylor', natural steps overshoot; leave head_natural_rate at 0"
+            )
         first, second = recipe.betas
         treated = [(p, _treatment(recipe, kind, p)) for p, kind in kinds(model).items()]
         groups = [
@@ -100,6 +134,8 @@ class Optimiser(torch.optim.Adam):
         ]
         super().__init__(groups, lr=recipe.learning_rate, betas=(first, second), fused=True)
         self.lookahead, self.lookahead_rate = recipe.lookahead, recipe.lookahead_rate
+        self._head = model.head
+        self._images = num_data * (model.head.num_outputs if model.head_kl == "mean" else 1)
 
     def set_rate(self, rate: float) -> None:
         """Set the rates of the next step, given the schedule's."""
@@ -118,6 +154,8 @@ class Optimiser(torch.optim.Adam):
             self.param_groups = groups
         others = {"muon": self._turn, "natural": self._stretch}
         for group in groups:
+            if group["method"] == "head":
+                self._infer(group["lr"])
             for parameter in group["params"] if group["method"] in others else ():
                 if parameter.grad is not None:
                     others[group["method"]](parameter, group)
@@ -160,13 +198,16 @@ class Optimiser(torch.optim.Adam):
                     slow.mul_(norm / slow.norm().clamp(min=torch.finfo(slow.dtype).tiny))
                 parameter.copy_(slow)
 
-    def _begun(self, parameter: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    def _begun(
+        self, parameter: Tensor, *, average: bool = True
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """The state of a parameter in the step under way, and its gradient."""
         state, gradient = self.state[parameter], parameter.grad
         assert gradient is not None
         if not state:
             state["step"] = torch.zeros((), device=parameter.device)
-            state["exp_avg"] = torch.zeros_like(parameter)
+            if average:
+                state["exp_avg"] = torch.zeros_like(parameter)
         state["step"] += 1
         return state, gradient
 
@@ -194,6 +235,21 @@ class Optimiser(torch.optim.Adam):
         rate = group["lr"] / (1 - first**steps)
         factor.sub_(factor @ average * (rate / corrected))
 
+    def _infer(self, rate: float) -> None:
+        """A natural step of the head."""
+        mean, factor, weight = self._head.mean, self._head.factor, rate * self._images
+        if factor.grad is not None:
+            inner = factor.mT @ self._begun(factor, average=False)[1]
+            shared = len(mean) if factor.ndim == 2 else 1
+            change = (inner + inner.mT) * (weight / (2 * shared))
+            change.diagonal(dim1=-2, dim2=-1).add_(1)
+            factor.copy_(factor @ inverse_square_root(change, smallest=SMALLEST))
+        if mean.grad is not None:
+            spread = factor / self._head.divisor
+            gradient = self._begun(mean, average=False)[1].unsqueeze(-1)
+            step = spread @ (spread.mT @ gradient)
+            mean.sub_(step.squeeze(-1), alpha=weight)
+
 
 def _treatment(recipe: Recipe, kind: Kind, parameter: Tensor) -> tuple[float, Method]:
     """What the schedule's rate is multiplied by, and what takes the step."""
@@ -204,6 +260,8 @@ def _treatment(recipe: Recipe, kind: Kind, parameter: Tensor) -> tuple[float, Me
             return recipe.muon_rate / recipe.learning_rate, "muon"
         power = {"none": 0.0, "root": 0.5, "linear": 1.0}[recipe.width_transfer]
         return recipe.mixing_rate * (BASE_WIDTH / parameter.shape[1]) ** power, "adam"
+    if kind == "head" and recipe.head_natural_rate:
+        return recipe.head_natural_rate / recipe.learning_rate, "head"
     factors = {"gram": recipe.gram_rate, "head": recipe.head_rate, "input": recipe.input_rate}
     return factors.get(kind, 1.0), "adam"
 

@@ -326,7 +326,7 @@ def require_fit(
         return checkpoint  # a machine that the settings do not describe
     run = Run.of_checkpoint(config, checkpoint, model)
     with checkpoint.fitting():
-        optimiser = Optimiser(run.model, config.training)
+        optimiser = Optimiser(run.model, config.training, num_data=1)  # takes no step
         load_optimiser_tensors(optimiser, checkpoint.part("optimiser"))
     return checkpoint
 
