@@ -61,7 +61,7 @@ def compared(name: str, widths: tuple[int, ...], batch: int, repeats: int) -> st
     cost = step_cost(model, config.training, images, labels)
     model.compile_elementwise()
     gradients = RecordedGradients(model, num_data=NUM_DATA)
-    optimiser = Optimiser(model, config.training)
+    optimiser = Optimiser(model, config.training, num_data=NUM_DATA)
 
     def step() -> None:
         optimiser.zero_grad()

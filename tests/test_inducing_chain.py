@@ -9,7 +9,7 @@ import torch
 import convdkm as dkm
 from convdkm.kernels.arccos import arccosine
 from convdkm.numerics import cholesky, factorised, log_abs_det, whitened_kl
-from convdkm.ops.inducing import cast_product, learned_gram, mixed, noisy, normalised
+from convdkm.ops.inducing import learned_gram, mixed, noisy, normalised, weights_of_data
 
 
 def random(*shape, seed=0):
@@ -77,17 +77,21 @@ def test_kernel_of_the_inducing_block(variances):
 
 
 @pytest.mark.parametrize("with_left", [True, False])
+@pytest.mark.parametrize("with_right", [True, False])
 @pytest.mark.parametrize("with_number", [True, False])
-def test_weights_of_the_data(with_left, with_number):
+def test_weights_of_the_data(with_left, with_right, with_number):
     weight = random(4, 3, 2, 2).requires_grad_()
     left = random(5, 4, seed=1).requires_grad_() if with_left else None
     number = torch.tensor(1.3, dtype=torch.float64, requires_grad=True) if with_number else None
-    inputs = [x for x in (left, weight, number) if x is not None]
+    right = random(3, 3, seed=2).requires_grad_() if with_right else None
+    inputs = [x for x in (left, weight, right, number) if x is not None]
     expected = 0.7 * (weight if left is None else torch.einsum("rq,qpab->rpab", left, weight))
+    if right is not None:
+        expected = torch.einsum("rpab,pi->riab", expected, right)
     if number is not None:
         expected = expected * number
     for dtype, rtol in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
-        actual = cast_product(left, weight, number, 0.7, dtype)
+        actual = weights_of_data(left, weight, right, number, 0.7, dtype)
         assert actual.dtype == dtype
         torch.testing.assert_close(actual, expected.to(dtype))
         for own, other in zip(
@@ -252,6 +256,33 @@ def test_autocast_puts_the_products_in_bfloat16_and_keeps_the_chain_in_float64()
     plain = folded.predict(images).probs
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert torch.equal(folded.predict(images).probs, plain)
+
+
+def test_gradients_in_bfloat16_are_as_precise_as_its_numbers():
+    """Also where a shortcut leads to more inducing points, so that its Gram is singular."""
+    model = dkm.resnet(
+        3,
+        3,
+        (8, 16),
+        (1, 1),
+        kernel="normalised-polynomial",
+        polynomial=(1, 3),
+        centre="layers",
+        mixing_parameterisation="whitened",
+        gram_parameterisation="whitened",
+        gram_scale=100,
+    )
+    images, labels = random(96, 3, 12, 12).float(), torch.arange(96) % 3
+    model.initialise(images, labels, seed=0)
+    weights = {name: p for name, p in model.named_parameters() if name.endswith("conv.weight")}
+    assert any("shortcut" in name for name in weights)
+    found = []
+    for lower in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=lower):
+            total = model.objective(images, labels, num_data=100).total
+        found.append(torch.autograd.grad(total, list(weights.values())))
+    for name, exact, rounded in zip(weights, *found, strict=True):
+        assert 1e-4 < (rounded - exact).norm() / exact.norm() < 0.05, name
 
 
 def test_one_module_alone_factorises_matrices():

@@ -176,8 +176,8 @@ def build_model(
         likelihood = _likelihood(options, num_classes)
     weights = iter(one_per_layer("nu", options.nu, 1 + 2 * sum(n for _, n, _ in options.stages)))
 
-    def norms() -> dict[str, Layer]:
-        centre = {"centre": Centre(statistics=options.statistics)} if options.centre else {}
+    def norms(*, centred: bool = options.centre != "none") -> dict[str, Layer]:
+        centre = {"centre": Centre(statistics=options.statistics)} if centred else {}
         norm = Norm(
             options.inducing_norm,
             options.data_norm,
@@ -229,7 +229,8 @@ def build_model(
         body = {"first": layer(before, after, stride), "second": layer(after, after)}
         shortcut = None
         if before != after or stride != 1:
-            shortcut = Sequential({"conv": conv(before, after, 1, stride), **norms()})
+            point = conv(before, after, 1, stride)
+            shortcut = Sequential({"conv": point, **norms(centred=options.centre == "all")})
         return Skip(
             Sequential(body), shortcut, weight=options.skip_weight, learn=options.learn_skip
         )

@@ -292,7 +292,7 @@ def mix(
     offset = None if offset is None else offset.to(blocks.dtype)
     if space and torch.compiler.is_compiling():  # one operation, where a program is exported
         return _POINT[len(space)](blocks, matrix.reshape(*matrix.shape, *(1,) * len(space)), offset)
-    return from_rows(product(as_rows(blocks), matrix, offset), len(blocks), space)
+    return from_rows(product(as_rows(blocks), matrix, offset), blocks.shape[0], space)
 
 
 def left_multiply(matrix: Tensor, other: Tensor) -> Tensor:

@@ -25,6 +25,7 @@ from pydantic import (
 
 from convdkm.choices import (
     Border,
+    Centring,
     Covariance,
     DataNorm,
     DataScale,
@@ -58,6 +59,13 @@ def _unlisted(value: Any) -> Any:
 def _number_or_list(value: Any) -> Any:
     if isinstance(value, str) and ("," in value or "/" in value):
         return _unlisted(value)
+    return value
+
+
+def _centring(value: Any) -> Any:
+    """``true`` and ``false`` of earlier versions, which centred shortcuts too."""
+    if isinstance(value, bool) or value in ("true", "false"):
+        return "all" if value in (True, "true") else "none"
     return value
 
 
@@ -149,7 +157,11 @@ class MachineOptions(_WithKernel):
     statistics: Statistics = Field(
         "running", description="what normalisation uses in evaluation: averages, or the batch"
     )
-    centre: bool = Field(False, description="centre every Gram before it is normalised")
+    centre: Annotated[Centring, BeforeValidator(_centring)] = Field(
+        "none",
+        description="centre the Gram of every layer before it is normalised; all: those of"
+        " shortcuts too, whose incoming Gram is centred already",
+    )
     border: Border = Field("zero", description="what the variance of a pixel is at the border")
     inducing_choice: InducingChoice = Field(
         "random",

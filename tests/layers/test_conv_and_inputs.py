@@ -7,7 +7,7 @@ import torch
 import convdkm as dkm
 import oracle
 from convdkm.numerics import standard_normal
-from convdkm.ops.inducing import mixed, mixed_whitened
+from convdkm.ops.inducing import gram_of_weights, mixed, weights_of_data
 from oracle.adapter import array
 from oracle.cases import generator_of, normal, random_gram
 
@@ -144,12 +144,18 @@ def test_too_few_patches_for_the_inducing_points():
 
 
 @pytest.mark.parametrize("side", [1, 3])
-@pytest.mark.parametrize("function", [mixed, mixed_whitened])
+@pytest.mark.parametrize(
+    "function",
+    [
+        mixed,
+        lambda weight, _: gram_of_weights(weight),
+        lambda weight, ii: weights_of_data(None, weight, ii, None, 1.0, torch.float32),
+    ],
+)
 def test_gradients_of_weights_lie_in_memory_as_they_do(function, side):
     # Else DistributedDataParallel copies, and warns.
     weight = torch.randn(4, 3, side, side, dtype=torch.float64, requires_grad=True)
-    found = function(weight, torch.eye(3, dtype=torch.float64))
-    sum(each.sum() for each in ([found] if torch.is_tensor(found) else found)).backward()
+    function(weight, torch.eye(3, dtype=torch.float64)).sum().backward()
     assert weight.grad.stride() == weight.stride()
 
 

@@ -339,10 +339,12 @@ def test_a_machine_of_ones_own(tmp_path):
         {"top": "linear+mix"},
         {"nu": float("inf")},
         {"precision": "float64"},
+        {"precision": "bfloat16", "optimiser": "muon"},
         {"whitening": "zca", "inducing_patches": "raw"},
         {"whitening": "zca-paper", "augment": "before-whitening"},
         {"whitening": "standardise", "inducing_patches": "standardised"},
-        {"statistics": "batch", "centre": False},
+        {"statistics": "batch", "centre": "none"},
+        {"centre": True},
     ],
     ids=str,
 )
@@ -352,6 +354,20 @@ def test_variants_train_and_open(tmp_path, options):
     images = load_digits().test_images[:10]
     assert torch.equal(opened.predict(images).log_probs, run.predict(images).log_probs)
     assert 0 <= run.metrics["test_accuracy"] <= 1
+
+
+def test_bfloat16_is_for_the_products_of_training():
+    exact, mixed = (
+        fit("quick", "digits", **TINY | {"epochs": 1}, precision=precision)
+        for precision in ("float32", "bfloat16")
+    )
+    assert mixed.model.dtype == torch.float32
+    assert mixed.metrics != exact.metrics
+    assert mixed.metrics["train_log_likelihood"] == pytest.approx(
+        exact.metrics["train_log_likelihood"], abs=0.1
+    )
+    images = load_digits().test_images[:5]
+    assert mixed.predict(images).probs.dtype == exact.predict(images).probs.dtype
 
 
 @pytest.mark.parametrize("preset", ["paper", "paper-benchmark", "published", "skr"])

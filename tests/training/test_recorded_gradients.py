@@ -270,12 +270,25 @@ def test_a_layer_that_looks_at_numbers_goes_as_always(caplog):
     assert "a number that it reads" in caplog.text
 
 
-def test_automatic_precision_goes_as_always():
+@pytest.mark.parametrize("name", ["plain", "centred", "published"])
+def test_steps_in_automatic_precision_are_played(name):
+    model, shape = machine(name)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert require_same_steps(model, [batch(model, shape, n) for n in range(4)]) == {COUNT}
+
+
+def test_a_record_is_for_one_precision():
     model, shape = machine("plain")
     gradients = RecordedGradients(model, num_data=50)
-    with torch.autocast("cpu", torch.bfloat16):
-        made = [passes_of(model, gradients, *batch(model, shape, 0))[1] for _ in range(4)]
-    assert made == [1, 1, 1, 1]
+    totals = []
+    for mixed in (False, False, True, True, False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            model.zero_grad()
+            objective, _ = passes_of(model, gradients, *batch(model, shape, 0))
+        totals.append(objective.total.item())
+    assert totals[0] == totals[1] == totals[4]
+    assert totals[2] == totals[3] == totals[5]
+    assert totals[0] != totals[2]
 
 
 def test_it_takes_no_more_memory():

@@ -28,8 +28,8 @@ def train(
         str | None,
         option(
             "NAME",
-            "settings to start from: paper, paper-benchmark, published, skr, accurate, fast or quick"
-            " (default: quick for digits, fast with --from, else paper)",
+            "settings to start from: paper, paper-benchmark, published, skr, accurate, fast or"
+            " quick (default: quick for digits, fast with --from, else paper)",
         ),
     ] = None,
     config: Annotated[

@@ -15,7 +15,7 @@ from convdkm.layers.base import Layer, require_inducing
 from convdkm.numerics import cholesky, factorised, mix, pivoted_cholesky_order, standard_normal
 from convdkm.ops.base import Plan
 from convdkm.ops.conv import ConvPlan, MixPlan
-from convdkm.ops.inducing import mixed, mixed_whitened
+from convdkm.ops.inducing import gram_of_weights, mixed
 from convdkm.ops.window import Padding, Size, Window
 
 POOL_FACTOR = 16
@@ -153,7 +153,8 @@ class Conv(Mixing):
     def plan(self, ii: Tensor) -> Plan:
         weight = self.weights_for(ii)
         if self.parameterisation == "whitened":
-            return ConvPlan(*mixed_whitened(weight, ii), self.window, self.border)
+            right = factorised(ii, "the Gram matrix that is convolved")[1]
+            return ConvPlan(gram_of_weights(weight), weight, self.window, self.border, right)
         return ConvPlan(mixed(weight, ii), weight, self.window, self.border)
 
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:

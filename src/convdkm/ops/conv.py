@@ -13,7 +13,7 @@ from convdkm.choices import Border
 from convdkm.gram import INDUCING_DTYPE
 from convdkm.numerics import inner_products, left_multiply, mix
 from convdkm.ops.base import Blocks, Operation, Plan, part
-from convdkm.ops.inducing import cast_product
+from convdkm.ops.inducing import weights_of_data
 from convdkm.ops.norm import NormPlan
 from convdkm.ops.window import Window
 from convdkm.runtime.maps import mean_squares
@@ -27,11 +27,12 @@ def window_covariance(window: Window, between: Tensor, border: Border) -> Tensor
 class ConvPlan(Plan):
     """Convolves ``it`` and averages ``tt``; a fused normalisation scales both.
 
-    The weights are a product ``left · C · times``, made when they are needed, so that scalar
-    factors are multiplied with the small ``left``.
+    The weights are a product ``left · C · right · times``, made when they are needed, so that
+    scalar factors are multiplied with the small ``left``.
 
     Attributes:
         mixing: C, ``(Q, P, *size)``.
+        right: what the incoming points are multiplied by before; None for the identity.
         window, border: the geometry, see :class:`convdkm.Conv`.
         times: one over the number of places; one once the weights are constants, in ``mixing``.
         left: what the operation after has given away, a matrix, a diagonal or a scalar; None for
@@ -42,14 +43,29 @@ class ConvPlan(Plan):
 
     last = "left"
     left: Tensor | None
+    right: Tensor | None = None  # predictor files of earlier versions have none
     norm: NormPlan | None
     factor: Tensor | None
 
-    def __init__(self, ii: Tensor, mixing: Tensor, window: Window, border: Border) -> None:
+    def __init__(
+        self,
+        ii: Tensor,
+        mixing: Tensor,
+        window: Window,
+        border: Border,
+        right: Tensor | None = None,
+    ) -> None:
         super().__init__(ii)
-        self.mixing, self.window, self.border = mixing, window, border
+        self.mixing, self.window, self.border, self.right = mixing, window, border, right
         self.times = 1 / window.count
         self.left, self.norm, self.factor = None, None, None
+
+    @property
+    def coefficients(self) -> Tensor:
+        """``C · right``."""
+        if self.right is None:
+            return self.mixing
+        return weights_of_data(None, self.mixing, self.right, None, 1.0, INDUCING_DTYPE)
 
     @property
     def weight(self) -> Tensor:
@@ -57,13 +73,12 @@ class ConvPlan(Plan):
         return self._weight(INDUCING_DTYPE, None)
 
     def _weight(self, dtype: torch.dtype, scale: Tensor | None) -> Tensor:
-        if self.left is None and scale is None and self.times == 1:
+        left = self.left
+        if left is None and self.right is None and scale is None and self.times == 1:
             return self.mixing.to(dtype)
-        if self.left is None or self.left.ndim == 2:
-            return cast_product(self.left, self.mixing, scale, self.times, dtype)
-        factor = self.times * (self.left if scale is None else self.left * scale)
-        weight = left_multiply(factor, self.mixing.flatten(1))
-        return weight.reshape(-1, *self.mixing.shape[1:]).to(dtype)
+        if left is not None and left.ndim < 2:
+            left = left_multiply(left, torch.eye(len(self.mixing)).to(self.mixing))
+        return weights_of_data(left, self.mixing, self.right, scale, self.times, dtype)
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         weight, tt = self.scaled(tt, it.dtype)
@@ -100,6 +115,7 @@ class ConvPlan(Plan):
             return None if self.norm is None else self.norm.constant_scale()
 
     def frozen(self, **changes: Any) -> Operation:
+        changes = {"mixing": self.coefficients, "right": None, **changes}
         if self.norm is None or self.norm.is_constant:
             scale = self.constant_scale()
             changes |= {"left": None, "norm": None, "times": 1.0}

@@ -21,6 +21,7 @@ from convdkm.numerics import (
     taylor_kl,
 )
 from convdkm.ops.scalars import Scalar, as_tensor, exponential, inverse_root, scalar
+from convdkm.runtime.maps import product, summed_products, without_autocast
 
 if TYPE_CHECKING:
     from jaxtyping import Float, Float64
@@ -94,105 +95,118 @@ def _like_weights(placed: Tensor, shape: torch.Size) -> Tensor:
     return placed.mT.flatten(1).view(shape)
 
 
-def mixed_whitened(
-    weight: Float64[Tensor, "Q P *places"], ii: Float64[Tensor, "P P"]
-) -> tuple[Float64[Tensor, "Q Q"], Float64[Tensor, "Q P *places"]]:
-    r""":math:`\Gamma_{ii}` and C, from weights relative to the incoming :math:`G_{ii} = LL^T`.
+def gram_of_weights(weight: Float64[Tensor, "Q P *places"]) -> Float64[Tensor, "Q Q"]:
+    r""":math:`\tfrac1S \sum_s \tilde C_s \tilde C_s^T`.
 
-    With :math:`C_s = \tilde C_s L^{-1}`,
-    :math:`\tfrac1S \sum_s C_s G_{ii} C_s^T = \tfrac1S \sum_s \tilde C_s \tilde C_s^T`,
-    whatever the scales and correlations of the incoming inducing points.
+    It is :math:`\Gamma_{ii}` for weights relative to the incoming :math:`G_{ii} = LL^T`,
+    :math:`C_s = \tilde C_s L^{-1}`, whatever the scales and correlations of the incoming inducing
+    points.
     """
-    factor = cholesky_factor(ii.detach(), "the Gram matrix that is convolved")
-    gram, mixing = _MixedWhitened.apply(weight, ii, factor)
-    return gram, mixing
-
-
-class _MixedWhitened(torch.autograd.Function):
-    r"""With :math:`X = L^{-1}` and the symmetric part of :math:`\bar\Gamma`
-
-    .. math:: \bar{\tilde C}_s = \tfrac2S\bar\Gamma\tilde C_s + \bar C_s X^T, \qquad
-              \bar X = \sum_s \tilde C_s^T \bar C_s.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, ii: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-        inverse = inverse_of_lower(factor)
-        placed = _placed(weight)
-        ctx.shape = weight.shape
-        ctx.save_for_backward(placed, factor, inverse)
-        ctx.set_materialize_grads(False)
-        flat = placed.flatten(1)
-        gram = (flat @ flat.T).mul_(1 / placed.shape[1])
-        return gram, (placed @ inverse).mT.reshape(weight.shape)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, by_gram: Tensor | None, by_mixing: Tensor | None) -> Any:
-        placed, factor, inverse = ctx.saved_tensors
-        by_placed, by_ii = torch.zeros_like(placed), None
-        if by_gram is not None:
-            pull = (by_gram + by_gram.T).mul_(1 / placed.shape[1])
-            by_placed = (pull @ placed.flatten(1)).reshape(placed.shape)
-        if by_mixing is not None:
-            given = _placed(by_mixing)
-            by_placed = by_placed + given @ inverse.T
-            by_inverse = placed.flatten(0, 1).T @ given.flatten(0, 1)
-            by_ii = gradient_of_factorised(factor, inverse, None, by_inverse)
-        return _like_weights(by_placed, ctx.shape), by_ii, None
-
-
-def cast_product(
-    left: Float64[Tensor, "R Q"] | None,
-    weight: Float64[Tensor, "Q P *places"],
-    scale: Float64[Tensor, ""] | None,
-    times: float,
-    dtype: torch.dtype,
-) -> Float[Tensor, "_ P *places"]:
-    """``times · scale · left · weight`` in the precision of the data.
-
-    What is None counts as one, or as the identity; ``times`` is a constant.
-    """
-    result: Tensor = _CastProduct.apply(left, weight, scale, times, dtype)
+    result: Tensor = _GramOfWeights.apply(weight)
     return result
 
 
-class _CastProduct(torch.autograd.Function):
+class _GramOfWeights(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(weight)
+        flat = weight.flatten(1)
+        return (flat @ flat.T).mul_(1 / weight[0, 0].numel())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (weight,) = ctx.saved_tensors
+        pull = (grad + grad.T).mul_(1 / weight[0, 0].numel())
+        return (pull @ weight.flatten(1)).view_as(weight)
+
+
+def weights_of_data(  # noqa: PLR0917
+    left: Float[Tensor, "R Q"] | None,
+    weight: Float[Tensor, "Q P *places"],
+    right: Float[Tensor, "P P"] | None,
+    scale: Float[Tensor, ""] | None,
+    times: float,
+    dtype: torch.dtype,
+) -> Float[Tensor, "_ P *places"]:
+    """``times · scale · left · weight · right``, worked out in the precision of the data.
+
+    What is None counts as one, or as the identity; ``times`` is a constant.
+    """
+    with without_autocast(weight):  # its factors may be much larger than their product
+        result: Tensor = _WeightsOfData.apply(left, weight, right, scale, times, dtype)
+    return result
+
+
+class _WeightsOfData(torch.autograd.Function):
+    r"""From gradients by the result :math:`W = f\,A\,C_s B`, with :math:`I_s = C_s B`,
+
+    .. math:: \bar A = f \sum_s \bar W_s I_s^T, \qquad \bar C_s = f A^T \bar W_s B^T, \qquad
+              \bar B = \sum_s C_s^T (f A^T \bar W_s).
+    """
+
     @staticmethod
     def forward(  # noqa: PLR0917
         ctx: Any,
         left: Tensor | None,
         weight: Tensor,
+        right: Tensor | None,
         scale: Tensor | None,
         times: float,
         dtype: torch.dtype,
     ) -> Tensor:
         factor: Any = times if scale is None else scalar(scale) * times
-        ctx.times, ctx.factor = times, factor
-        ctx.save_for_backward(left, weight)
-        if left is None:
-            return (weight * factor).to(dtype)
-        product = (left * factor) @ weight.flatten(1)
-        return product.to(dtype).reshape(-1, *weight.shape[1:])
+        narrow = _placed(weight).to(dtype)
+        before = None if left is None else (left * factor).to(dtype)
+        after = None if right is None else right.to(dtype)
+        inner = narrow if after is None else _right_product(narrow, after)
+        ctx.times, ctx.factor, ctx.wide, ctx.shape = times, factor, weight.dtype, weight.shape
+        ctx.save_for_backward(before, narrow, after, inner)
+        result = inner * factor if before is None else _left_product(before, inner)
+        return result.mT.reshape(-1, *weight.shape[1:])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
-        left, weight = ctx.saved_tensors
-        grad, flat = grad.flatten(1), weight.flatten(1).to(grad.dtype)
-        by_left, by_scale = None, None
-        if left is None:
-            by_weight = (grad * ctx.factor).to(weight.dtype)
-            if ctx.needs_input_grad[2]:
-                by_scale = (ctx.times * (grad * flat).sum()).to(weight.dtype)
+        with without_autocast(grad):
+            return _WeightsOfData._gradients(ctx, _placed(grad))
+
+    @staticmethod
+    def _gradients(ctx: Any, given: Tensor) -> Any:
+        (before, narrow, after, inner), factor = ctx.saved_tensors, ctx.factor
+        by_left = by_right = by_scale = None
+        if before is None:
+            by_inner = given * factor
+            if ctx.needs_input_grad[3]:
+                by_scale = (ctx.times * (given * inner).sum()).to(ctx.wide)
         else:
-            # The gradient is as precise as the data, and so are products with it.
-            inner = (grad @ flat.T).to(left.dtype)
-            by_left = inner * ctx.factor
-            by_weight = ((left * ctx.factor).to(grad.dtype).T @ grad).to(weight.dtype)
-            if ctx.needs_input_grad[2]:
-                by_scale = ctx.times * (inner * left).sum()
-        return by_left, by_weight.reshape(weight.shape), by_scale, None, None
+            products = summed_products(_columns(given), _columns(inner))
+            by_left = products.to(ctx.wide) * factor
+            if ctx.needs_input_grad[3]:
+                # The sum of W̄ ⊙ W over f, where A is what stands beside f in W.
+                by_scale = ctx.times * (products * before).sum().to(ctx.wide) / factor
+            by_inner = _left_product(before.T, given)
+        by_weight = by_inner
+        if after is not None:
+            by_right = summed_products(narrow.flatten(0, 1), by_inner.flatten(0, 1)).to(ctx.wide)
+            by_weight = _right_product(by_inner, after.T)
+        by_weight = _like_weights(by_weight.to(ctx.wide), ctx.shape)
+        return by_left, by_weight, by_right, by_scale, None, None
+
+
+def _right_product(placed: Tensor, matrix: Tensor) -> Tensor:
+    """``placed · matrix``, for ``(Q, S, P)``."""
+    return product(placed.flatten(0, 1), matrix.T).view(*placed.shape[:2], -1)
+
+
+def _left_product(matrix: Tensor, placed: Tensor) -> Tensor:
+    """``matrix · placed`` by the first axis of ``(Q, S, P)``."""
+    return product(_columns(placed), matrix).T.reshape(-1, *placed.shape[1:])
+
+
+def _columns(placed: Tensor) -> Tensor:
+    """``(Q, S, P)`` as rows ``(S P, Q)``."""
+    return placed.flatten(1).T.contiguous()
 
 
 def normalised(

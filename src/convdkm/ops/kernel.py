@@ -137,7 +137,7 @@ class KernelConvPlan(Plan):
         scale, shift = self._scale_and_shift()
         with part(1 + len(kernel.noises)):
             norm = conv.constant_scale()
-        weight, factor = conv.mixing, None
+        weight, factor = conv.coefficients, None
         if scale is not None:
             weight = weight * scale
         if norm is not None:
@@ -153,5 +153,5 @@ class KernelConvPlan(Plan):
             changes |= {"slope": ends[1] - ends[0], "intercept": ends[0]}
             factor = None
         changes["shift"] = shift
-        changes["conv"] = conv.but(mixing=weight, norm=None, factor=factor).frozen()
+        changes["conv"] = conv.but(mixing=weight, right=None, norm=None, factor=factor).frozen()
         return None if norms is None else norms.reciprocal(), super().frozen(**changes)

@@ -93,11 +93,14 @@ def _images(rows: Tensor) -> Tensor | None:
 
     Convolutions of one place come from oneDNN, which uses the widest instructions that the
     processor has. The BLAS of PyTorch's builds, which products of matrices come from, does not on
-    processors of another maker, and takes twice the time there.
+    processors of another maker, and takes twice the time there. An exported program is for any
+    number of rows, and has products.
     """
-    run = math.gcd(len(rows), RUN)
     suits = _HAS_ONEDNN and rows.device.type == "cpu" and rows.dtype == torch.float32
-    if not suits or run < RUN // 4 or len(rows) < FEWEST_RUNS * run:
+    if not suits or torch.compiler.is_compiling():
+        return None
+    run = math.gcd(len(rows), RUN)
+    if run < RUN // 4 or len(rows) < FEWEST_RUNS * run:
         return None
     return from_rows(rows, len(rows) // run, (1, run))
 
@@ -137,6 +140,10 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
     matrices it is added up in blocks of rows, which takes less time than one product that is so
     much longer than it is wide.
     """
+    dtype = product_dtype(left)
+    if dtype != left.dtype:
+        with without_autocast(left):
+            return (left.to(dtype).T @ right.to(dtype)).to(left.dtype)
     count = left.shape[0]
     grad, images = _images(left), _images(right)
     if grad is not None and images is not None:

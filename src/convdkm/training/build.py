@@ -130,4 +130,10 @@ def tune(model: DeepKernelMachine, recipe: Recipe, tell: Tell) -> None:
 
 def dtype_of(recipe: Recipe) -> torch.dtype:
     """Precision of the data path."""
-    return {"float32": torch.float32, "float64": torch.float64}[recipe.precision]
+    return torch.float64 if recipe.precision == "float64" else torch.float32
+
+
+def autocast_of(recipe: Recipe, device: torch.device) -> torch.autocast:
+    """A block in which convolutions and products are made in the precision of the recipe."""
+    mixed = recipe.precision == "bfloat16"
+    return torch.autocast(device.type, torch.bfloat16, enabled=mixed, cache_enabled=False)

@@ -21,6 +21,7 @@ from convdkm.gram import INDUCING_DTYPE
 from convdkm.head import Marginals
 from convdkm.model import DeepKernelMachine, Objective
 from convdkm.ops.base import LayerKL
+from convdkm.runtime.maps import without_autocast
 from convdkm.runtime.program import recorded
 from convdkm.runtime.structure import Structure
 from convdkm.runtime.tape import NotRecordableError
@@ -121,8 +122,6 @@ class RecordedGradients:
         return kind != "meta" and torch.is_autocast_enabled(kind)
 
     def _recorded(self, inputs: Tensor, targets: Tensor) -> _Record | None:
-        if self._autocast:
-            return None
         try:
             return _Record(self.model, self._structure, inputs, targets, self.num_data)
         except NumericalError:
@@ -184,7 +183,8 @@ class _Record:
         """The objective, and the gradients of all that is learned, with ν times a factor."""
         factor = torch.tensor(nu_factor, dtype=INDUCING_DTYPE, device=inputs.device)
         state = (*structure.parameters, *structure.buffers)
-        results = self._program(*state, inputs, targets, factor)
+        with without_autocast(inputs):  # the record has the casts
+            results = self._program(*state, inputs, targets, factor)
         expected, head_kl, mean, variance, *rest = results
         values, found = rest[: len(self.weights)], iter(rest[len(self.weights) :])
         kl = {

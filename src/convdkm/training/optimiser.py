@@ -73,7 +73,8 @@ class Optimiser(torch.optim.Adam):
 
     where :math:`|\cdot|` is the Frobenius norm: C turns by about η in a direction whose singular
     values are equal, and keeps its norm. So the rate is relative and does not depend on width or
-    parameterisation. O comes from five Newton–Schulz iterations in float32.
+    parameterisation. O comes from five Newton–Schulz iterations, in float32 or bfloat16 as
+    the recipe says.
 
     Natural steps take a Gram layer's factor F as that of the covariance :math:`G = FF^T` of a
     Gaussian. In its metric, :math:`|dG|^2 = \tfrac12|F^{-1}\,dG\,F^{-T}|^2`, the gradient is a
@@ -136,6 +137,7 @@ class Optimiser(torch.optim.Adam):
         self.lookahead, self.lookahead_rate = recipe.lookahead, recipe.lookahead_rate
         self._head = model.head
         self._images = num_data * (model.head.num_outputs if model.head_kl == "mean" else 1)
+        self._dtype = torch.bfloat16 if recipe.precision == "bfloat16" else torch.float32
 
     def set_rate(self, rate: float) -> None:
         """Set the rates of the next step, given the schedule's."""
@@ -216,7 +218,8 @@ class Optimiser(torch.optim.Adam):
         state, gradient = self._begun(parameter)
         rate = group["lr"]
         average = state["exp_avg"].lerp_(gradient, 1 - MOMENTUM)
-        update = orthogonalised(gradient.lerp(average, MOMENTUM).flatten(1)).to(parameter.dtype)
+        update = orthogonalised(gradient.lerp(average, MOMENTUM).flatten(1), self._dtype)
+        update = update.to(parameter.dtype)
         norm = parameter.norm()
         parameter.sub_(update.view_as(parameter) * (rate * norm / update.norm().clamp(min=1e-7)))
         parameter.mul_(norm / parameter.norm().clamp(min=torch.finfo(parameter.dtype).tiny))
@@ -266,16 +269,16 @@ def _treatment(recipe: Recipe, kind: Kind, parameter: Tensor) -> tuple[float, Me
     return factors.get(kind, 1.0), "adam"
 
 
-def orthogonalised(matrix: Tensor) -> Tensor:
+def orthogonalised(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     r"""Nearly :math:`(NN^T)^{-1/2}N`, the nearest matrix whose singular values are all one.
 
     By the quintic Newton–Schulz iteration :math:`X \leftarrow aX + (bA + cA^2)X` with
-    :math:`A = XX^T`, from :math:`X = N/|N|`, in float32. PyTorch has the same inside of
-    ``torch.optim.Muon``, under a private name, in bfloat16 and for parameters that are matrices.
+    :math:`A = XX^T`, from :math:`X = N/|N|`. PyTorch has the same inside of ``torch.optim.Muon``,
+    under a private name, in bfloat16 and for parameters that are matrices.
     """
     a, b, c = COEFFICIENTS
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    x = (wide / wide.norm().clamp(min=torch.finfo(wide.dtype).tiny)).float()
+    x = (wide / wide.norm().clamp(min=torch.finfo(wide.dtype).tiny)).to(dtype)
     for _ in range(ITERATIONS):
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
