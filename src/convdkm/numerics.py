@@ -292,7 +292,8 @@ def mix(
     offset = None if offset is None else offset.to(blocks.dtype)
     if space and torch.compiler.is_compiling():  # one operation, where a program is exported
         return _POINT[len(space)](blocks, matrix.reshape(*matrix.shape, *(1,) * len(space)), offset)
-    return from_rows(product(as_rows(blocks), matrix, offset), blocks.shape[0], space)
+    rows = product(as_rows(blocks), matrix, offset).to(blocks.dtype)
+    return from_rows(rows, blocks.shape[0], space)
 
 
 def left_multiply(matrix: Tensor, other: Tensor) -> Tensor:

@@ -66,7 +66,7 @@ def test_no_cell_takes_two_lines(digits_run, monkeypatch, width):
     out = succeed("show", digits_run).out
     assert max(len(line.rstrip()) for line in out.splitlines()) <= width
     assert "…" not in out
-    assert "  shortcut.centre " in out
+    assert "  shortcut.norm " in out
     assert ("GlobalAveragePool" in out) == (width == 120)
     assert ("parameters" in out) == (width >= 100)
 

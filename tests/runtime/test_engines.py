@@ -179,7 +179,7 @@ def test_the_arc_cosine_kernel_is_its_formula(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shifted", [True, False])
+@pytest.mark.parametrize("shifted", ["given", "mean", "none"])
 @pytest.mark.parametrize("number", ["none", "scale", "mean", "scale and mean", "fixed"])
 @pytest.mark.parametrize("orthogonal", [True, False])
 def test_the_predicted_blocks_are_their_formula(dtype, shifted, number, orthogonal):
@@ -189,8 +189,9 @@ def test_the_predicted_blocks_are_their_formula(dtype, shifted, number, orthogon
 def test_the_compiled_engine_does_the_same():
     made = the_compiled_engine()
     for orthogonal in (True, False):
-        check_predicted(made, torch.float32, True, "scale and mean", orthogonal)
-        check_predicted(made, torch.float32, False, "none", orthogonal)
+        check_predicted(made, torch.float32, "given", "scale and mean", orthogonal)
+        check_predicted(made, torch.float32, "mean", "mean", orthogonal)
+        check_predicted(made, torch.float32, "none", "none", orthogonal)
 
 
 def test_a_torch_without_limits_of_its_own_compiles_all_the_same(monkeypatch):
@@ -243,23 +244,29 @@ def check_predicted(each_engine, dtype, shifted, number, orthogonal):
     if orthogonal:
         spread = torch.linalg.eigh(spread @ spread.T)[1].T @ spread
     factor = torch.randn(6, 4, generator=generator, dtype=torch.float64)
-    shift = torch.randn(4, generator=generator, dtype=dtype) if shifted else None
+    shift = torch.randn(4, generator=generator, dtype=dtype) if shifted == "given" else None
     scale = torch.tensor(0.3, dtype=torch.float64) if "scale" in number else None
     fixed = torch.tensor(1.7, dtype=dtype) if number == "fixed" else None
     parts = (white, own, spread, factor, shift, scale)
     inputs = [x.requires_grad_() for x in parts if x is not None]
 
-    it, tt, mean = predicted(
+    it, tt, centre, mean = predicted(
         white,
         own,
         spread,
         factor,
         orthogonal=orthogonal,
         shift=shift,
+        centred=shifted == "mean",
         scale=Scale(scale, "mean" in number, fixed),
         engine=each_engine,
     )
     inner = torch.einsum("pm,nphw->nmhw", spread.to(dtype), white)
+    if shifted == "mean":
+        shift = inner.mean((0, 2, 3))
+        torch.testing.assert_close(centre, shift.detach())
+    else:
+        assert centre is None
     if shift is not None:
         inner = inner - shift[:, None, None]
     residual = (own - white.square().sum(1)).clamp(min=0)
@@ -282,6 +289,31 @@ def check_predicted(each_engine, dtype, shifted, number, orthogonal):
     require_close(gradients(together, inputs), gradients(apart, inputs), dtype)
 
 
+@pytest.mark.parametrize("compiling", [False, True])
+def test_maps_of_lower_precision_are_worked_on_in_that_of_the_variances(compiling):
+    made = the_compiled_engine() if compiling else PIECEWISE
+    kernel = dkm.NormalisedPolynomial((1, 3))
+    kernel.compiled = compiling
+    it, ii, tt = blocks(torch.float32, collinear=False)
+    low = it.bfloat16()
+    weight = torch.randn(5, 5, 3, 3, generator=torch.Generator().manual_seed(4))
+    window, turn = Window.of(3, 1, "same", 1, 2), torch.eye(5, dtype=torch.float64)
+    results = []
+    for mixed in (False, True):
+        inputs = [x.detach().requires_grad_() for x in (low if mixed else low.float(), tt, weight)]
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            white = convolved(kernel, window, (inputs[0], ii, inputs[1]), inputs[2])
+            after = predicted(
+                white, 9 * inputs[1], turn, 2 * turn, orthogonal=True, centred=True, engine=made
+            )
+        assert {white.dtype, after.it.dtype} == {torch.bfloat16 if mixed else torch.float32}
+        assert after.tt.dtype == after.shift.dtype == torch.float32
+        together = torch.cat([after.it.float().flatten(), after.tt.flatten()])
+        results.append([together, *(each.float() for each in gradients(together, inputs))])
+    for exact, rounded in zip(*results, strict=True):
+        assert 1e-5 < (rounded - exact).norm() / exact.norm() < 0.02
+
+
 def test_pieces_make_no_difference(monkeypatch):
     def results():
         it, ii, tt = (block.requires_grad_() for block in blocks(torch.float64))
@@ -289,8 +321,8 @@ def test_pieces_make_no_difference(monkeypatch):
         window = Window.of(3, 1, "same", 1, 2)
         value = convolved(dkm.ArcCosine(), window, (it, ii, tt), weight)
         eye = torch.eye(5, dtype=torch.float64)
-        predicted_it, variance, _ = predicted(it, tt, eye, 2 * eye, scale=Scale(by_mean=True))
-        total = value.sum() + variance.sum() + predicted_it.square().sum()
+        made = predicted(it, tt, eye, 2 * eye, scale=Scale(by_mean=True))
+        total = value.sum() + made.tt.sum() + made.it.square().sum()
         return total, *torch.autograd.grad(total, [it, ii, tt])
 
     whole = results()

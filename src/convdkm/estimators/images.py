@@ -73,7 +73,8 @@ class ConvDKMClassifier(MachineClassifier):
         epochs: passes over the images; by default the preset's, or as many as make 400 steps.
         batch_size: images a step.
         learning_rate: Adam's, at its peak.
-        precision: of the data path, ``"float32"`` or ``"float64"``.
+        precision: of the data path, ``"float32"``, ``"float64"`` or ``"bfloat16"`` (of
+            products in training alone).
         device: ``"cpu"``, ``"cuda"``, …; ``"auto"`` takes what there is.
         preset: whose machine and recipe it is.
         dataset: the data set whose settings in the preset suit the images: ``"mnist"``, say, for

@@ -47,10 +47,15 @@ Blocks = tuple[Tensor, Tensor | None, Tensor]
 # -- rows --------------------------------------------------------------------------------------
 
 
-def value_of_rows(
-    kernel: Any, cross: Tensor, inducing: Side | None, pixels: Side, shift: Tensor | None = None
+def value_of_rows(  # noqa: PLR0917
+    kernel: Any,
+    cross: Tensor,
+    inducing: Side | None,
+    pixels: Side,
+    shift: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The core of a kernel, plus ``shift``.
+    """The core of a kernel, plus ``shift``, worked out in the precision of the variances.
 
     Args:
         kernel: the kernel.
@@ -58,17 +63,24 @@ def value_of_rows(
         inducing: ``(P,)``; None for norms of one, see :attr:`convdkm.Kernel.grows_with_norm`.
         pixels: ``(rows, 1)``.
         shift: a number, or ``(P,)``.
+        dtype: of the result; that of the variances by default.
     """
-    made = _by_compiler(kernel, _value, cross, inducing, pixels, shift)
+    wide = pixels.variance.dtype
+    dtype = wide if dtype is None else dtype
+    made = _by_compiler(kernel, _value, cross, inducing, pixels, shift, dtype)
     if made is not None:
         found: Tensor = made
         return found
-    value, scratch = torch.empty_like(cross), Scratch()
+    value, scratch = torch.empty_like(cross, dtype=dtype), Scratch()
     for piece in pieces(cross, PIECE):
-        part = value[piece].copy_(cross[piece])
+        part = (
+            value[piece].copy_(cross[piece]) if dtype == wide else cross[piece].to(wide, copy=True)
+        )
         kernel.core_(part, inducing, pixels.part(piece), scratch)
         if shift is not None:
             part.add_(shift)
+        if dtype != wide:
+            value[piece] = part
     return value
 
 
@@ -83,28 +95,35 @@ def gradient_of_rows(
         by_cross, by_inducing, by_pixels = made
         return by_cross.flatten(0, 1), by_inducing.sum(0), by_pixels.flatten(0, 1)
     by_cross, by_pixels = torch.empty_like(cross), torch.empty_like(pixels.variance)
-    by_inducing = torch.zeros_like(inducing.variance)
+    by_inducing, wide = torch.zeros_like(inducing.variance), pixels.variance.dtype
     for piece in pieces(cross, PIECE):
-        found = kernel.pulled(grad[piece], cross[piece], inducing, pixels.part(piece))
+        here = grad[piece].to(wide), cross[piece].to(wide)
+        found = kernel.pulled(*here, inducing, pixels.part(piece))
         by_cross[piece], by_pixels[piece] = found[0], found[2]
         by_inducing.add_(found[1])
     return by_cross, by_inducing, by_pixels
 
 
-def _value(
-    cross: Tensor, inducing: Side, pixels: Side, shift: Tensor | None, kernel: Kernel
+def _value(  # noqa: PLR0917
+    cross: Tensor,
+    inducing: Side,
+    pixels: Side,
+    shift: Tensor | None,
+    dtype: torch.dtype,
+    kernel: Kernel,
 ) -> Tensor:
-    value = kernel.core(cross, inducing, pixels)
-    return value if shift is None else value + shift
+    value = kernel.core(cross.to(pixels.variance.dtype), inducing, pixels)
+    return (value if shift is None else value + shift).to(dtype)
 
 
 def _gradient(
     grad: Tensor, cross: Tensor, inducing: Side, pixels: Side, kernel: Kernel
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Of rows in blocks, ``(blocks, rows, P)``; those by inducing points for each block."""
-    found = kernel.partials(cross, inducing, pixels)
+    wide = pixels.variance.dtype
+    found, grad = kernel.partials(cross.to(wide), inducing, pixels), grad.to(wide)
     by_pixels = (grad * found.right).sum(-1, keepdim=True)
-    return grad * found.cross, (grad * found.left).sum(1), by_pixels
+    return (grad * found.cross).to(cross.dtype), (grad * found.left).sum(1), by_pixels
 
 
 _compiled = functools.cache(compiled_for_rows)
@@ -136,9 +155,10 @@ def _by_parameters(
     """Gradients by what the core learns, which is little, and seldom: by autograd."""
     if not any(needed):
         return [None] * len(needed)
+    wide = sides[0].variance.dtype
     with torch.enable_grad():
-        value = kernel.core(cross.detach(), *sides)
-    return torch.autograd.grad(value, kernel.core_parameters(), grad, allow_unused=True)
+        value = kernel.core(cross.detach().to(wide), *sides)
+    return torch.autograd.grad(value, kernel.core_parameters(), grad.to(wide), allow_unused=True)
 
 
 def differentiates(*tensors: Tensor | None) -> bool:
@@ -148,8 +168,13 @@ def differentiates(*tensors: Tensor | None) -> bool:
     )
 
 
-def value_of_map(
-    kernel: Any, cross: Tensor, inducing: Tensor | None, pixels: Tensor, shift: Tensor | None = None
+def value_of_map(  # noqa: PLR0917
+    kernel: Any,
+    cross: Tensor,
+    inducing: Tensor | None,
+    pixels: Tensor,
+    shift: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """:func:`value_of_rows` of a map; by plain operations where a program is exported.
 
@@ -159,6 +184,7 @@ def value_of_map(
         inducing: ``(P,)``; None for norms of one.
         pixels: ``(N, *space)``.
         shift: a number, or ``(P,)``.
+        dtype: of the result; that of the variances by default.
     """
     if torch.compiler.is_compiling():
         column = (-1, *(1,) * (cross.ndim - 2))
@@ -166,7 +192,8 @@ def value_of_map(
         value: Tensor = kernel.core(cross, left, Side.of(pixels.unsqueeze(1)))
         return value if shift is None else value + shift.reshape(column)
     left = None if inducing is None else Side.of(inducing)
-    rows = value_of_rows(kernel, as_rows(cross), left, Side.of(pixels.reshape(-1, 1)), shift)
+    right = Side.of(pixels.reshape(-1, 1))
+    rows = value_of_rows(kernel, as_rows(cross), left, right, shift, dtype)
     return from_rows(rows, cross.shape[0], cross.shape[2:])
 
 
@@ -230,14 +257,14 @@ def convolved(
         if differentiates(*blocks, weight, shift, *parameters):
             result: Tensor = _Convolved.apply(kernel, window, *blocks, weight, shift, *parameters)
             return result
-        inducing = inducing.to(cross.dtype)
-    return _convolve(window, value_of_map(kernel, cross, inducing, pixels, shift), weight)
+        inducing = inducing.to(pixels.dtype)
+    maps = value_of_map(kernel, cross, inducing, pixels, shift, product_dtype(pixels))
+    return _convolve(window, maps, weight)
 
 
 def _convolve(window: Window, maps: Tensor, weight: Tensor) -> Tensor:
-    dtype = product_dtype(maps)
     with without_autocast(maps):
-        return window.convolve(maps.to(dtype), weight.to(dtype)).to(maps.dtype)
+        return window.convolve(maps, weight.to(maps.dtype))
 
 
 class _Convolved(Function):
@@ -254,9 +281,9 @@ class _Convolved(Function):
         *parameters: Tensor,
     ) -> Tensor:
         ctx.kernel = _held(kernel) if parameters else kernel
-        ctx.window, ctx.dtype, ctx.wide = window, product_dtype(cross), inducing.dtype
-        narrow = inducing.to(cross.dtype)
-        maps = value_of_map(kernel, cross, narrow, pixels, shift)
+        ctx.window, ctx.wide = window, inducing.dtype
+        narrow = inducing.to(pixels.dtype)
+        maps = value_of_map(kernel, cross, narrow, pixels, shift, product_dtype(pixels))
         ctx.save_for_backward(cross, narrow, pixels, weight, maps)
         return _convolve(window, maps, weight)
 
@@ -264,11 +291,11 @@ class _Convolved(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Any:
         cross, narrow, pixels, weight, maps = ctx.saved_tensors
-        dtype, needs = ctx.dtype, ctx.needs_input_grad
+        needs = ctx.needs_input_grad
         by_maps, by_weight = ctx.window.convolve_backward(
-            grad.to(dtype), maps.to(dtype), weight.to(dtype), needs[5]
+            grad.to(maps.dtype), maps, weight.to(maps.dtype), needs[5]
         )
-        by_rows, rows = as_rows(by_maps.to(cross.dtype)), as_rows(cross)
+        by_rows, rows = as_rows(by_maps), as_rows(cross)
         sides = Side.of(narrow), Side.of(pixels.reshape(-1, 1))
         by_cross, by_inducing, by_pixels = gradient_of_rows(ctx.kernel, by_rows, rows, *sides)
         parameters = _by_parameters(ctx.kernel, needs[7:], by_rows, rows, *sides)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from convdkm.choices import Border
 from convdkm.gram import INDUCING_DTYPE
-from convdkm.numerics import inner_products, left_multiply, mix
+from convdkm.numerics import inner_products, mix
 from convdkm.ops.base import Blocks, Operation, Plan, part
 from convdkm.ops.inducing import weights_of_data
 from convdkm.ops.norm import NormPlan
@@ -76,8 +76,11 @@ class ConvPlan(Plan):
         left = self.left
         if left is None and self.right is None and scale is None and self.times == 1:
             return self.mixing.to(dtype)
-        if left is not None and left.ndim < 2:
-            left = left_multiply(left, torch.eye(len(self.mixing)).to(self.mixing))
+        if left is not None and not left.ndim:
+            scale = left if scale is None else left * scale
+            left = None
+        elif left is not None and left.ndim == 1:
+            left = left.diag()
         return weights_of_data(left, self.mixing, self.right, scale, self.times, dtype)
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:

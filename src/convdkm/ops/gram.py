@@ -46,7 +46,7 @@ class CentrePlan(Plan):
         self.factor, self.whitening = factorised(ii, "the Gram matrix G_ii")
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
-        white = mix(self.whitening, it)
+        white = mix(self.whitening, it.to(tt.dtype))
         centred = white - self._mean(white)
         residual = (tt - explained(white)).clamp(min=0)
         return mix(self.factor, centred), residual + explained(centred)
@@ -100,30 +100,32 @@ class GramPlan(Plan):
         self.centre, self.norm = None, None
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
-        white = mix(self.whitening, it)
         shift, scale = None, Scale()
-        if self.centre is not None:
-            spread = self.spread.to(white.dtype)
+        centre: Any = None if self.centre is None else self.centre.centre
+        centred = centre is not None and bool(centre.uses_batch)
+        if centre is not None:
             with part(1):
-                shift = self.centre.centre.mean(
-                    spread.shape[1], lambda: inducing_mean(white) @ spread, white.dtype
-                )
+                points = (self.spread.shape[1],)
+                shift = None if centred else centre.current("running_mean", tt.dtype, points)
         if self.norm is not None:
             with part(self._place_of_norm):
                 scale = self.norm.norm.scale(tt.dtype)
-        it, tt, mean = predicted(
-            white,
+        made = predicted(
+            mix(self.whitening, it),
             tt,
             self.spread,
             self.factor,
             orthogonal=self.orthogonal,
             shift=shift,
+            centred=centred,
             scale=scale,
             engine=engine(compiled=self.compiled),
         )
-        if self.norm is not None and mean is not None:
-            self.norm.norm.move("running_variance", mean)
-        return it, tt
+        if centre is not None and made.shift is not None:
+            centre.move("running_mean", made.shift)
+        if self.norm is not None and made.mean is not None:
+            self.norm.norm.move("running_variance", made.mean)
+        return made.it, made.tt
 
     def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
         white = [mix(self.whitening, it) for it, _ in (left, right)]

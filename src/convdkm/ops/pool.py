@@ -31,7 +31,7 @@ class PoolPlan(Plan):
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         if self.window is None:
             require_space(it)
-        white = mix(self.whitening, it)
+        white = mix(self.whitening, it.to(tt.dtype))
         residual = (tt - explained(white)).clamp(min=0)
         if self.window is None:
             places = math.prod(tt.shape[1:])
@@ -79,7 +79,7 @@ class FlattenPlan(Plan):
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
         require_space(it)
         if self.weight is None:
-            return it.flatten(2).mean(2), tt.flatten(1).mean(1)
+            return it.flatten(2).mean(2, dtype=tt.dtype), tt.flatten(1).mean(1)
         require_shape("weights for places", self.weight.shape[2:], it.shape[2:])
         return it.flatten(1) @ self.weight.flatten(1).T.to(it.dtype), tt.flatten(1).mean(1)
 

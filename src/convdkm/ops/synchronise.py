@@ -67,16 +67,24 @@ def batch_mean(values: Tensor, dims: tuple[int, ...]) -> Tensor:
     return _SumOverProcesses.apply(values.mean(dims) * (share.count / share.together))
 
 
-def mean_and_pull_back(values: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
-    """:func:`batch_mean` of a vector, outside autograd, and a function for its backward pass.
+def mean_and_pull_back(
+    values: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
+    """:func:`batch_mean` over the first axis, outside autograd, and its backward pass.
 
-    It maps the gradient by the mean to the gradient by each value, which is the same for all.
+    That is a function from the gradient by the mean to the gradient by each value, which is the
+    same for all.
+
+    Args:
+        values: a vector, or rows.
+        dtype: of the mean.
     """
-    share, count = _SHARE.get(), values.numel()
+    share, count = _SHARE.get(), len(values)
+    mean = values.mean(0, dtype=dtype)
     if share is None or not share.synchronised:
-        return values.mean(), lambda grad: grad / count
+        return mean, lambda grad: grad / count
     weight = share.count / share.together
-    return _summed(values.mean() * weight), lambda grad: _summed(grad) * (weight / count)
+    return _summed(mean * weight), lambda grad: _summed(grad) * (weight / count)
 
 
 def batch_noise(size: tuple[int, ...], like: Tensor, *, images: int = 0) -> Tensor:

@@ -16,21 +16,26 @@ from torch import Tensor
 from convdkm.runtime.compiled import attempted, compiled_for_rows
 from convdkm.runtime.maps import pieces, product, summed_products, without_autocast
 
-Saved = tuple[Tensor, Tensor, Tensor, "Tensor | None"]
-Gradients = tuple[Tensor, Tensor, Tensor, "Tensor | None"]
+Saved = tuple[Tensor, Tensor, Tensor, "Tensor | None", "Tensor | None"]
+Gradients = tuple[Tensor, Tensor, Tensor]
 
 
 def _learned(rows: Tensor, projection: Tensor, shift: Tensor | None) -> Tensor:
-    """U = QᵀV − u, as rows."""
-    result = product(rows, projection.T)
+    """U = QᵀV − u, as rows, in the precision of Q."""
+    result = product(rows, projection.T).to(projection.dtype)
     return result if shift is None else result.sub_(shift)
 
 
 class Engine:
-    r"""Works out the learned variance :math:`\max(k_{tt} - |V|^2, 0) + |Q^TV - u|^2`.
+    r"""Works out the learned variance :math:`g = \max(k_{tt} - |V|^2, 0) + |Q^TV - u|^2`.
 
-    Maps are given as rows: V is ``(pixels, P)`` and :math:`k_{tt}`, the prior, ``(pixels,)``.
-    Methods also tell where the first of the two terms is clamped, and so has no gradient.
+    Maps are given as rows: V is ``(pixels, P)``, maybe in a lower precision than the rest, and
+    :math:`k_{tt}`, the prior, ``(pixels,)``. Methods also tell where the first of the two terms is
+    clamped, and so has no gradient.
+
+    Gradients come from :math:`\bar g`, the gradient by the variance, and from that by
+    :math:`V\,\text{matrix}^T`, ``by_product``. They are those by V, plus ``each`` if it is given,
+    and by :math:`k_{tt}`; and the weighted moment of V, :math:`\sum_r \bar g_r V_r V_r^T`.
     """
 
     def variance(
@@ -40,7 +45,7 @@ class Engine:
         variance = torch.empty_like(prior)
         clamped = torch.empty_like(prior, dtype=torch.bool)
         for piece in pieces(rows):
-            part, left = rows[piece], variance[piece]
+            part, left = rows[piece].to(prior.dtype), variance[piece]
             torch.sub(prior[piece], part.square().sum(1), out=left)
             torch.le(left, 0, out=clamped[piece])
             left.clamp_(min=0).add_(_learned(part, projection, shift).square_().sum(1))
@@ -49,27 +54,15 @@ class Engine:
     def variance_gradient(
         self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
     ) -> Gradients:
-        """Gradients by V, ``k_tt``, Q and u.
+        """Gradients by V and ``k_tt``, and the moment of V.
 
         Args:
             grad: gradient by the variance.
             by_product: gradient by ``V · matrixᵀ``.
             matrix: what V was multiplied by besides.
-            saved: V, where the variance is clamped, Q and u.
+            saved: V, where the variance is clamped, Q, u, and what every row gets besides.
         """
-        rows, clamped, projection, shift = saved
-        by_rows, by_projection = torch.empty_like(rows), torch.zeros_like(projection)
-        by_shift = None if shift is None else torch.zeros_like(shift)
-        by_prior = grad.masked_fill(clamped, 0)
-        for piece in pieces(rows):
-            part, out = rows[piece], by_rows[piece]
-            inner = _learned(part, projection, shift).mul_(2 * grad[piece, None])
-            torch.mul(part, -2 * by_prior[piece, None], out=out)
-            out.addmm_(by_product[piece], matrix).addmm_(inner, projection.T)
-            by_projection.addmm_(part.T, inner)
-            if by_shift is not None:
-                by_shift.sub_(inner.sum(0))
-        return by_rows, by_prior, by_projection, by_shift
+        return self._gradient(grad, by_product, matrix, saved, _pulled)
 
     def diagonal_variance(
         self, rows: Tensor, prior: Tensor, roots: Tensor, shift: Tensor | None
@@ -87,7 +80,7 @@ class Engine:
         ones, squares = torch.ones_like(roots), roots.square()
         with without_autocast(rows):
             for piece in pieces(rows):
-                part, left = rows[piece], variance[piece]
+                part, left = rows[piece].to(prior.dtype), variance[piece]
                 square = part.square()
                 torch.sub(prior[piece], square @ ones, out=left)
                 torch.le(left, 0, out=clamped[piece])
@@ -102,51 +95,71 @@ class Engine:
     def diagonal_gradient(
         self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
     ) -> Gradients:
-        r"""As :meth:`variance_gradient`; ``saved`` holds Σ in place of Q, and t.
+        """As :meth:`variance_gradient`; ``saved`` holds Σ in place of Q, and t in that of u."""
+        return self._gradient(grad, by_product, matrix, saved, _pulled_by_roots)
 
-        In the places of the gradients by Q and u stand the weighted moments of V,
-        :math:`\sum_r \bar g_r V_r V_r^T` and :math:`\sum_r \bar g_r V_r`.
-        """
-        rows, clamped, roots, shift = saved
-        by_rows, second = torch.empty_like(rows), rows.new_zeros(rows.shape[1], rows.shape[1])
-        first = None if shift is None else torch.zeros_like(shift)
-        by_prior = grad.masked_fill(clamped, 0)
+    @staticmethod
+    def _gradient(
+        grad: Tensor,
+        by_product: Tensor,
+        matrix: Tensor,
+        saved: Saved,
+        pulled: Callable[[Tensor, Tensor, Tensor | None], Tensor],
+    ) -> Gradients:
+        rows, clamped, learned, shift, each = saved
+        by_rows, by_prior = torch.empty_like(rows), grad.masked_fill(clamped, 0)
+        moment = grad.new_zeros(rows.shape[1], rows.shape[1])
         for piece in pieces(rows):
-            part, out, weight = rows[piece], by_rows[piece], grad[piece, None]
-            inner = part * roots
-            if shift is not None:
-                inner.sub_(shift)
-            inner.mul_(roots).mul_(weight)
-            torch.addcmul(inner, part, by_prior[piece, None], value=-1, out=out).mul_(2)
-            out.addmm_(by_product[piece], matrix)
-            weighted = torch.mul(part, weight, out=inner)
-            second.addmm_(part.T, weighted)
-            if first is not None:
-                first.add_(weighted.sum(0))
-        return by_rows, by_prior, second, first
+            part, weight = rows[piece].to(grad.dtype), grad[piece, None]
+            inner = pulled(part, learned, shift).mul_(weight)
+            inner.addcmul_(part, by_prior[piece, None], value=-1).mul_(2)
+            inner.add_(product(by_product[piece], matrix.T))
+            by_rows[piece] = inner if each is None else inner.add_(each)
+            moment.add_(summed_products(part, torch.mul(part, weight, out=inner)))
+        return by_rows, by_prior, moment
+
+
+def _pulled(rows: Tensor, projection: Tensor, shift: Tensor | None) -> Tensor:
+    """Half the gradient by V of ``|QᵀV − u|²``."""
+    return product(_learned(rows, projection, shift), projection).to(projection.dtype)
+
+
+def _pulled_by_roots(rows: Tensor, roots: Tensor, shift: Tensor | None) -> Tensor:
+    """Half the gradient by V of ``|ΣV − t|²``."""
+    inner = rows * roots
+    return (inner if shift is None else inner.sub_(shift)).mul_(roots)
 
 
 PIECEWISE = Engine()
 
 
 def _variance(rows: Tensor, inner: Tensor, prior: Tensor) -> tuple[Tensor, Tensor]:
+    rows = rows.to(prior.dtype)
     residual = prior - (rows * rows).sum(1)
     return residual.clamp(min=0) + (inner * inner).sum(1), residual <= 0
 
 
-def _variance_gradient(
-    rows: Tensor, inner: Tensor, through: Tensor, grad: Tensor, clamped: Tensor
+def _rows_gradient(  # noqa: PLR0917
+    rows: Tensor,
+    pulled: Tensor,
+    through: Tensor,
+    grad: Tensor,
+    clamped: Tensor,
+    each: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    wide, weight = rows.to(grad.dtype), grad[:, None]
     by_prior = torch.where(clamped, 0, grad)
-    return through - 2 * by_prior[:, None] * rows, 2 * grad[:, None] * inner, by_prior
+    by_rows = through + 2 * (weight * pulled - by_prior[:, None] * wide)
+    by_rows = by_rows if each is None else by_rows + each
+    return by_rows.to(rows.dtype), (weight * wide).to(rows.dtype), by_prior
 
 
 def diagonal_variance(
     rows: Tensor, prior: Tensor, roots: Tensor, shift: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See :meth:`Engine.diagonal_variance`; also of maps, where the others broadcast to them."""
-    inner = rows * roots if shift is None else rows * roots - shift
-    return _variance(rows, inner, prior)
+    inner = rows.to(prior.dtype) * roots
+    return _variance(rows, inner if shift is None else inner - shift, prior)
 
 
 def _diagonal_gradient(  # noqa: PLR0917
@@ -156,12 +169,11 @@ def _diagonal_gradient(  # noqa: PLR0917
     clamped: Tensor,
     roots: Tensor,
     shift: Tensor | None,
+    each: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    by_prior = torch.where(clamped, 0, grad)
-    inner = rows * roots if shift is None else rows * roots - shift
-    weight = grad[:, None]
-    by_rows = through + 2 * (weight * roots * inner - by_prior[:, None] * rows)
-    return by_rows, weight * rows, by_prior
+    inner = rows.to(grad.dtype) * roots
+    inner = inner if shift is None else inner - shift
+    return _rows_gradient(rows, roots * inner, through, grad, clamped, each)
 
 
 class Compiled(Engine):
@@ -169,7 +181,7 @@ class Compiled(Engine):
 
     def __init__(self) -> None:
         self._variance: Callable[..., tuple[Tensor, Tensor]] = compiled_for_rows(_variance)
-        self._variance_gradient = compiled_for_rows(_variance_gradient)
+        self._rows_gradient = compiled_for_rows(_rows_gradient)
         self._diagonal_variance: Callable[..., tuple[Tensor, Tensor]] = compiled_for_rows(
             diagonal_variance, any_width=True
         )
@@ -188,23 +200,21 @@ class Compiled(Engine):
     def variance_gradient(
         self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
     ) -> Gradients:
-        rows, clamped, projection, shift = saved
-        inner = _learned(rows, projection, shift)
-        through = product(by_product, matrix.T)
-        by_rows, inner, by_prior = self._variance_gradient(rows, inner, through, grad, clamped)
-        by_rows.add_(product(inner, projection))
-        by_shift = None if shift is None else -inner.sum(0)
-        return by_rows, by_prior, summed_products(rows, inner), by_shift
+        rows, clamped, projection, shift, each = saved
+        pulled, through = _pulled(rows, projection, shift), product(by_product, matrix.T)
+        by_rows, weighted, by_prior = self._rows_gradient(
+            rows, pulled, through, grad, clamped, each
+        )
+        return by_rows, by_prior, summed_products(rows, weighted)
 
     def diagonal_gradient(
         self, grad: Tensor, by_product: Tensor, matrix: Tensor, saved: Saved
     ) -> Gradients:
-        rows, clamped, roots, shift = saved
+        rows, clamped, roots, shift, each = saved
         by_rows, weighted, by_prior = self._diagonal_gradient(
-            rows, product(by_product, matrix.T), grad, clamped, roots, shift
+            rows, product(by_product, matrix.T), grad, clamped, roots, shift, each
         )
-        first = None if shift is None else weighted.sum(0)
-        return by_rows, by_prior, summed_products(rows, weighted), first
+        return by_rows, by_prior, summed_products(rows, weighted)
 
 
 @functools.cache

@@ -115,11 +115,9 @@ def _linear(rows: Tensor, matrix: Tensor, offset: Tensor | None) -> Tensor:
 def product(rows: Tensor, matrix: Tensor, offset: Tensor | None = None) -> Tensor:
     """``rows · matrixᵀ + offset``, in the precision of :func:`product_dtype`."""
     dtype = product_dtype(rows)
-    if dtype == rows.dtype:
-        return _linear(rows, matrix, offset)
+    offset = None if offset is None else offset.to(dtype)
     with without_autocast(rows):
-        offset = None if offset is None else offset.to(dtype)
-        return _linear(rows.to(dtype), matrix.to(dtype), offset).to(rows.dtype)
+        return _linear(rows.to(dtype), matrix.to(dtype), offset)
 
 
 def mean_squares(maps: Tensor) -> Tensor:
@@ -140,10 +138,10 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
     matrices it is added up in blocks of rows, which takes less time than one product that is so
     much longer than it is wide.
     """
-    dtype = product_dtype(left)
-    if dtype != left.dtype:
+    dtype = product_dtype(right)
+    if dtype == torch.bfloat16:
         with without_autocast(left):
-            return (left.to(dtype).T @ right.to(dtype)).to(left.dtype)
+            return left.to(dtype).T @ right.to(dtype)
     count = left.shape[0]
     grad, images = _images(left), _images(right)
     if grad is not None and images is not None:
