@@ -66,6 +66,8 @@ OPTIONS = {
         "inducing_choice": "distinct",
     },
     "eigenvector patches": {"inducing_choice": "eigenvectors"},
+    "narrow stem": {"stem": 3},
+    "centred layers": {"centre": "layers"},
     "learned skips": {"learn_skip": True, "skip_weight": 0.3},
     "one A a class": {"head_covariance": "per-output"},
     "squared exponential": {"kernel": dkm.SquaredExponential(learn=True)},
@@ -97,6 +99,27 @@ def test_resnet20_mirrors_its_namesake():
     assert [(conv.in_inducing, conv.out_inducing) for conv in shortcuts] == [(4, 6), (6, 8)]
     model.initialise(images(10, 3, (32, 32)), labels(10, 10), seed=0)
     assert model.gram(images(2, 3, (32, 32))).ii.shape == (8, 8)
+
+
+def test_the_stem_may_be_narrower_than_the_first_stage():
+    model = dkm.resnet20(3, 10, (8, 6, 4), stem=5)
+    assert len(model.input.inducing) == 5
+    convolutions = [m for m in model.modules() if isinstance(m, dkm.Conv)]
+    widths = [(conv.in_inducing, conv.out_inducing) for conv in convolutions[:3]]
+    assert widths == [(5, 5), (5, 8), (8, 8)]
+    shortcuts = [conv for conv in convolutions if conv.window.size == (1, 1)]
+    assert [(conv.in_inducing, conv.out_inducing) for conv in shortcuts] == [(5, 8), (8, 6), (6, 4)]
+
+
+@pytest.mark.parametrize(
+    ("centre", "count"),
+    [("none", 0), ("layers", 6), ("all", 7), (False, 0), (True, 7)],  # as in earlier versions
+)
+def test_shortcuts_are_centred_on_request(centre, count):
+    model = small(centre=centre)
+    centres = [name for name, m in model.named_modules() if isinstance(m, dkm.Centre)]
+    assert len(centres) == count
+    assert any("shortcut" in name for name in centres) == (count == 7)
 
 
 def test_published_strides_shrink_every_stage():

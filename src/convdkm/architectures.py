@@ -235,7 +235,7 @@ def build_model(
             Sequential(body), shortcut, weight=options.skip_weight, learn=options.learn_skip
         )
 
-    first = before = options.inducing[0]
+    first = before = options.stem or options.inducing[0]
     body: dict[str, Layer] = {"stem": layer(first, first)}
     for index, (after, count, stride) in enumerate(options.stages, 1):
         steps = [block(before, after, stride), *(block(after, after, 1) for _ in range(count - 1))]

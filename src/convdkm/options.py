@@ -112,6 +112,9 @@ class Options(BaseModel):
 
 class _Shape(Options):
     inducing: Integers = Field((128, 256, 512), description="inducing points of every stage")
+    stem: PositiveInt | None = Field(
+        None, description="inducing points of the input and the layer after it; as in stage 1"
+    )
     blocks: Integers = Field((3, 3, 3), description="residual blocks of every stage, or of all")
     strides: Integers | None = Field(
         None, description="of the first block of every stage, or of all; 1,2,2,… by default"

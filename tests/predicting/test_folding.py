@@ -117,13 +117,13 @@ def test_the_machine_of_a_preset_is_evaluated_by_the_engine_that_it_is_trained_b
     assert model.compile_elementwise()
     compiled = model.folded(deterministic=True)
     assert_close(compiled.predict(images), uncompiled, 1e-5)
-    kernels, learned, centred = (
+    kernels, learned = (
         sum(isinstance(part, kind) for part in model.modules())
-        for kind in (dkm.Kernel, dkm.GramLayer, dkm.Centre)
+        for kind in (dkm.Kernel, dkm.GramLayer)
     )
     assert len(by_kernels) == kernels
-    # A Gram layer and the centring after it are one operation; other centrings ask by themselves.
-    assert len(by_gram_layers) == max(learned, centred)
+    # A centring is one operation with the Gram layer or the pooling before it.
+    assert len(by_gram_layers) == learned
     assert all(by_kernels + by_gram_layers)
 
 

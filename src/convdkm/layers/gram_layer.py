@@ -18,7 +18,7 @@ from convdkm.ops.base import IdentityPlan, Plan
 from convdkm.ops.gram import GramPlan
 from convdkm.ops.inducing import learned_gram
 
-LARGEST_TURNED = 512
+LARGEST_TURNED = 256
 """Inducing points up to which Q is turned; eigenvectors of larger matrices take long."""
 
 
@@ -147,7 +147,10 @@ class GramLayer(Layer):
             noise=self.noise,
             taylor=self.kl == "taylor",
         )
-        return GramPlan(learned, self.nu, orthogonal=turned, compiled=self.compiled)
+        triangular = sample is None and not (self.noise or self.full)
+        return GramPlan(
+            learned, self.nu, orthogonal=turned, triangular=triangular, compiled=self.compiled
+        )
 
     @torch.no_grad()
     def initialise(self, gram: Gram, generator: torch.Generator | None = None) -> Gram:

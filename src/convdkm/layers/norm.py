@@ -26,7 +26,7 @@ from convdkm.gram import INDUCING_DTYPE, Gram
 from convdkm.layers.base import LazyState, keeps
 from convdkm.numerics import factorised, inverse_root
 from convdkm.ops.base import Plan, require_shape
-from convdkm.ops.gram import CentrePlan, inducing_mean
+from convdkm.ops.gram import Centring, inducing_mean
 from convdkm.ops.inducing import normalised
 from convdkm.ops.norm import NormPlan, pixel_factor
 from convdkm.ops.predicted import Scale
@@ -299,7 +299,7 @@ class Centre(RunningStatistics):
         return self.current("running_mean", dtype, (points,), batch)
 
     def plan(self, ii: Tensor) -> Plan:
-        return CentrePlan(ii, self)
+        return Centring(ii, self)
 
     @property
     def is_plain(self) -> bool:

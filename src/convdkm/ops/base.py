@@ -67,11 +67,13 @@ class Operation(nn.Module):
     Attributes:
         first: name of the attribute with the matrix that ``it`` is multiplied by first, if any.
         last: name of the attribute with the matrix that ``it`` is multiplied by last, if any.
+        added: attributes that files of earlier versions lack, and that are None there.
         obstacle: why it cannot be written to a file; None if it can.
     """
 
     first: ClassVar[str | None] = None
     last: ClassVar[str | None] = None
+    added: ClassVar[tuple[str, ...]] = ()
     obstacle: str | None = None
 
     def __init__(self) -> None:
@@ -88,6 +90,10 @@ class Operation(nn.Module):
         made = type(self).__new__(type(self))
         vars(made).update({**vars(self), **changes})
         return made
+
+    def settled(self) -> Operation:
+        """The same with everything worked out that a neighbour might have saved it."""
+        return self
 
     def split(self) -> tuple[Tensor, Self] | None:
         """``(matrix, rest)`` such that this is ``it ← matrix · it`` followed by ``rest``."""

@@ -42,8 +42,9 @@ class ConvPlan(Plan):
     """
 
     last = "left"
+    added = ("right",)
     left: Tensor | None
-    right: Tensor | None = None  # predictor files of earlier versions have none
+    right: Tensor | None
     norm: NormPlan | None
     factor: Tensor | None
 

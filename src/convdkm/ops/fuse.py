@@ -18,9 +18,10 @@ from torch import Tensor
 from convdkm.errors import located
 from convdkm.ops.base import Plan
 from convdkm.ops.conv import ConvPlan, MixPlan
-from convdkm.ops.gram import CentrePlan, GramPlan
+from convdkm.ops.gram import CentrePlan, Centring, GramPlan
 from convdkm.ops.kernel import KernelConvPlan, KernelPlan, NoisePlan
 from convdkm.ops.norm import NormPlan
+from convdkm.ops.pool import PoolPlan
 
 Step = tuple[tuple[str, ...], Any]
 """An operation, with the names of the layers that it comes from."""
@@ -30,16 +31,24 @@ def fused(steps: Iterable[Step]) -> list[Step]:
     """The same steps, joined where they can be."""
     made: list[Step] = []
     for names, plan in steps:
-        split = plan.split()
-        given_away = split is not None and absorbed(made, split[0])
-        rest = split[1] if given_away else plan
-        join = PAIRS.get((type(made[-1][1]), type(rest))) if made else None
-        both = None if join is None else join(made[-1][1], rest)
+        rest, both = plan, _joined(made, plan)
+        if both is None:
+            rest = plan.settled()
+            split = rest.split()
+            if split is not None and absorbed(made, split[0]):
+                rest = split[1]
+            both = _joined(made, rest)
         if both is None:
             made.append((names, rest))
         else:
             made[-1] = (made[-1][0] + names, both)
     return made
+
+
+def _joined(steps: list[Step], plan: Plan) -> Plan | None:
+    """The last step and an operation as one, if they are of a kind that can be."""
+    join = PAIRS.get((type(steps[-1][1]), type(plan))) if steps else None
+    return None if join is None else join(steps[-1][1], plan)
 
 
 def absorbed(steps: list[Step], matrix: Tensor) -> bool:
@@ -81,11 +90,24 @@ def _kernel_conv_norm(both: KernelConvPlan, norm: NormPlan) -> Plan | None:
 
 def _gram_centre(gram: GramPlan, centre: CentrePlan) -> Plan | None:
     free = gram.norm is None and gram.centre is None
-    if not free or centre.whitening is not None or not centre.is_plain:
+    if not free or centre.whitening is not None or not centre.centre.is_plain:
         return None
     # Centring works in coordinates W = T U with T orthogonal, since both whiten G_ii.
     turned = gram.spread @ gram.factor.T
     return gram.but(ii=centre.ii, spread=turned, factor=centre.factor, centre=centre)
+
+
+def _gram_centring(gram: GramPlan, centring: Centring) -> Plan | None:
+    free = gram.norm is None and gram.centre is None
+    if not free or not gram.triangular or not centring.centre.is_plain:
+        return None
+    return gram.but(ii=centring.ii, centre=centring)  # U is F⁻¹G_it already
+
+
+def _pool_centring(pool: PoolPlan, centring: Centring) -> Plan | None:
+    if pool.centre is not None or not centring.centre.is_plain:
+        return None
+    return pool.but(ii=centring.ii, centre=centring.centre)
 
 
 PAIRS: dict[tuple[type[Plan], type[Plan]], Callable[[Any, Any], Plan | None]] = {
@@ -94,7 +116,9 @@ PAIRS: dict[tuple[type[Plan], type[Plan]], Callable[[Any, Any], Plan | None]] = 
     (ConvPlan, NormPlan): _normalised,
     (KernelConvPlan, NormPlan): _kernel_conv_norm,
     (GramPlan, NormPlan): _normalised,
+    (GramPlan, Centring): _gram_centring,
     (GramPlan, CentrePlan): _gram_centre,
+    (PoolPlan, Centring): _pool_centring,
 }
 """What joins what. A class derived from one of these stands alone."""
 

@@ -27,12 +27,34 @@ def inducing_mean(it: Tensor) -> Tensor:
     return batch_mean(as_rows(it), (0,))  # its gradient is laid out as that of other work on rows
 
 
+class Centring(Plan):
+    """What :class:`CentrePlan` does, before a factor of ``G_ii`` is worked out.
+
+    The operation before may have one: then the two are joined, and none is worked out.
+
+    Attributes:
+        centre: the layer that gives the mean.
+    """
+
+    def __init__(self, ii: Tensor, centre: Any) -> None:
+        super().__init__(ii)
+        self.centre = centre
+
+    def settled(self) -> CentrePlan:
+        return CentrePlan(self.ii, self.centre)
+
+    def data(self, it: Tensor, tt: Tensor) -> Blocks:
+        return self.settled().data(it, tt)
+
+    def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
+        return self.settled().covariance(left, right, between)
+
+
 class CentrePlan(Plan):
     """With U = F⁻¹G_it: ``G_it ← F(U − Ū)`` and ``g_tt ← (g_tt − |U|²) + |U − Ū|²``.
 
     Attributes:
         centre: the layer that gives Ū.
-        is_plain: whether the layer works it out as :class:`convdkm.Centre` does.
         whitening: F⁻¹; None once the operation before has taken it over.
         factor: F, times what the operations after have given away.
     """
@@ -42,7 +64,7 @@ class CentrePlan(Plan):
 
     def __init__(self, ii: Tensor, centre: Any) -> None:
         super().__init__(ii)
-        self.centre, self.is_plain = centre, centre.is_plain
+        self.centre = centre
         self.factor, self.whitening = factorised(ii, "the Gram matrix G_ii")
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
@@ -82,20 +104,27 @@ class GramPlan(Plan):
         spread: Q.
         orthogonal: whether the rows of Q are orthogonal to each other.
         factor: F, times what the operations after have given away.
+        triangular: whether F is the Cholesky factor of the learned Gram.
         compiled: let ``torch.compile`` make the elementwise functions.
         centre, norm: the centring and the normalisation that follow, if any.
     """
 
     first, last = "whitening", "factor"
-    centre: CentrePlan | None
+    centre: Centring | CentrePlan | None
     norm: NormPlan | None
 
     def __init__(
-        self, learned: LearnedGram, nu: float, *, orthogonal: bool, compiled: bool
+        self,
+        learned: LearnedGram,
+        nu: float,
+        *,
+        orthogonal: bool,
+        triangular: bool,
+        compiled: bool,
     ) -> None:
         kl = learned.kl if nu else learned.kl.detach()
         super().__init__(learned.ii, {"": LayerKL(kl, nu)})
-        self.orthogonal, self.compiled = orthogonal, compiled
+        self.orthogonal, self.triangular, self.compiled = orthogonal, triangular, compiled
         self.whitening, self.spread, self.factor = learned.whitening, learned.spread, learned.factor
         self.centre, self.norm = None, None
 

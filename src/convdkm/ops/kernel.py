@@ -43,7 +43,8 @@ class KernelPlan(Plan):
     """
 
     inducing: Tensor | None
-    jitter: Variances | None = None  # predictor files of earlier versions have none
+    added = ("jitter",)
+    jitter: Variances | None
 
     def __init__(
         self, kernel: Any, ii: Tensor, *, joins: bool = False, jitter: Variances | None = None

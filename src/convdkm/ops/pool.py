@@ -3,12 +3,14 @@ r"""Operations that collapse space (appendix E)."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor
 
 from convdkm.errors import GramError
 from convdkm.numerics import explained, factorised, inner_products, left_multiply, mix
-from convdkm.ops.base import Blocks, Plan, require_shape
+from convdkm.ops.base import Blocks, Operation, Plan, require_shape
+from convdkm.ops.gram import inducing_mean
 from convdkm.ops.window import Window
 
 
@@ -19,13 +21,18 @@ class PoolPlan(Plan):
         window: None for all places.
         whitening: F⁻¹; None once the operation before has taken it over.
         factor: F, times what the operations after have given away.
+        centre: the layer of a centring that follows, if any.
+        shift: what it subtracts from F⁻¹ times the average, once that is constant.
     """
 
     first, last = "whitening", "factor"
+    added = ("centre", "shift")
+    centre: Any
+    shift: Tensor | None
 
     def __init__(self, ii: Tensor, window: Window | None) -> None:
         super().__init__(ii)
-        self.window = window
+        self.window, self.centre, self.shift = window, None, None
         self.factor, self.whitening = factorised(ii, "the Gram matrix G_ii")
 
     def data(self, it: Tensor, tt: Tensor) -> Blocks:
@@ -40,7 +47,19 @@ class PoolPlan(Plan):
             inside = self.window.counts(tt.shape[1:], tt)
             pooled = _window_sums(self.window, white) / inside.unsqueeze(1)
             rest = self.window.sum(residual) / inside.square()
+        pooled = self._centred(pooled)
         return mix(self.factor, pooled), explained(pooled) + rest
+
+    def _centred(self, pooled: Tensor) -> Tensor:
+        mean = self.shift
+        if self.centre is not None:
+            mean = self.centre.mean(pooled.shape[1], lambda: inducing_mean(pooled), pooled.dtype)
+        return pooled if mean is None else pooled - mean.reshape(-1, *(1,) * (pooled.ndim - 2))
+
+    def frozen(self, **changes: Any) -> Operation:
+        if self.centre is not None and self.centre.is_constant:
+            changes |= {"centre": None, "shift": self.centre.constant_mean()}
+        return super().frozen(**changes)
 
     def covariance(self, left: Blocks, right: Blocks, between: Tensor) -> Tensor:
         r"""Between the averages of two images.
@@ -52,10 +71,11 @@ class PoolPlan(Plan):
         white = [mix(self.whitening, it) for it, _ in (left, right)]
         residual = between - inner_products(*white)
         if self.window is None:
-            pooled = [each.flatten(2).mean(2) for each in white]
+            pooled = [self._centred(each.flatten(2).mean(2)) for each in white]
             return inner_products(*pooled) + residual.flatten(2).mean(2) / residual[0, 0].numel()
         inside = self.window.counts(between.shape[2:], between)
-        pooled = [_window_sums(self.window, each) / inside.unsqueeze(1) for each in white]
+        sums = (_window_sums(self.window, each) for each in white)
+        pooled = [self._centred(each / inside.unsqueeze(1)) for each in sums]
         return inner_products(*pooled) + _window_sums(self.window, residual) / inside.square()
 
 

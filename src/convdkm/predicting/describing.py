@@ -88,6 +88,9 @@ def rebuilt(
         return NormalSoftmax(**settings)
     module = kind.__new__(kind)
     nn.Module.__init__(module)
+    for name in getattr(kind, "added", ()):
+        if name not in values and name not in parts:
+            settings.setdefault(name, None)
     for name, value in settings.items():
         setattr(module, name, value)
     for name, part in parts.items():

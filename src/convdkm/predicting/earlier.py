@@ -46,7 +46,7 @@ from convdkm.predicting.predictor import Predictor
 
 def _made(kind: type[Operation], /, **attributes: Any) -> Any:
     operation = kind.__new__(kind)
-    for name, value in attributes.items():
+    for name, value in {**dict.fromkeys(kind.added), **attributes}.items():
         setattr(operation, name, value)
     return constant(operation)
 

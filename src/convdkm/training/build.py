@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from convdkm.architectures import build_model as build_model  # noqa: PLC0414 (public there too)
-from convdkm.config import Recipe
+from convdkm.config import Precision, Recipe
 from convdkm.data.augment import random_crop_flip
 from convdkm.data.splits import stratified
 from convdkm.data.whitening import Whitening, chosen_whitening, make_whitening
@@ -133,7 +133,7 @@ def dtype_of(recipe: Recipe) -> torch.dtype:
     return torch.float64 if recipe.precision == "float64" else torch.float32
 
 
-def autocast_of(recipe: Recipe, device: torch.device) -> torch.autocast:
-    """A block in which convolutions and products are made in the precision of the recipe."""
-    mixed = recipe.precision == "bfloat16"
-    return torch.autocast(device.type, torch.bfloat16, enabled=mixed, cache_enabled=False)
+def products_in(precision: Precision, device: torch.device) -> torch.autocast:
+    """A block in which convolutions and products are made in the precision of a recipe."""
+    lower = precision == "bfloat16"
+    return torch.autocast(device.type, torch.bfloat16, enabled=lower, cache_enabled=False)

@@ -22,7 +22,7 @@ from convdkm.insight.instruments import Reading, gradient_ratios, readings
 from convdkm.layers.norm import RunningStatistics
 from convdkm.model import DeepKernelMachine
 from convdkm.training.batches import INSTRUMENT_IMAGES, Batches, seed_of
-from convdkm.training.build import autocast_of
+from convdkm.training.build import products_in
 from convdkm.training.checkpoint import (
     Checkpoint,
     CheckpointStore,
@@ -237,7 +237,7 @@ class Trainer:
         total = len(inputs) if self.world.size == 1 else self.batches.size(step)
         seed = seed_of(self.config.seed, 4, step, 0)
         factor = nu_factor(self.config, step, steps)
-        with autocast_of(self.config, self.model.device):
+        with products_in(self.config.precision, self.model.device):
             return self._passes.gradients(inputs, targets, total=total, seed=seed, nu_factor=factor)
 
     def step_until_it_works(self, inputs: Tensor, targets: Tensor) -> tuple[Figures, float]:

@@ -17,12 +17,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from convdkm.config import Recipe
+from convdkm.config import Precision, Recipe
 from convdkm.errors import ConvDKMError, InvalidInputError
 from convdkm.kernels import pointwise
 from convdkm.model import DeepKernelMachine
 from convdkm.runtime.maps import smaller_pieces
 from convdkm.runtime.memory import available_memory, peak_memory
+from convdkm.training.build import products_in
 from convdkm.training.passes import Passes
 from convdkm.training.world import World
 
@@ -73,6 +74,7 @@ class Demand:
         held: bytes of the images that are in memory already.
         copied: bytes of the images that will be copied.
         checkpointing: whether blocks are worked out again in the backward pass.
+        precision: of a step.
     """
 
     image_shape: tuple[int, ...]
@@ -84,6 +86,7 @@ class Demand:
     held: int = 0
     copied: int = 0
     checkpointing: bool = False
+    precision: Precision = "float32"
 
     @classmethod
     def of(
@@ -115,6 +118,7 @@ class Demand:
             held=sum(each.nbytes for each in (images, *scored)) if on_host else 0,
             copied=images.nbytes * (whitened + (not on_host)),
             checkpointing=recipe.checkpointing,
+            precision=recipe.precision,
         )
 
 
@@ -199,7 +203,7 @@ class Probe:
     """
 
     def __init__(self, model: DeepKernelMachine, demand: Demand, device: torch.device) -> None:
-        self.device = device
+        self.device, self._precision = device, demand.precision
         channels, *space = demand.image_shape
         small = space
         while math.prod(small) > PROBE_PLACES and min(small) >= 32:
@@ -222,7 +226,8 @@ class Probe:
             self.model.checkpointing = True
 
         def one(inputs: Tensor, targets: Tensor) -> None:
-            self._passes.gradients(inputs, targets, total=len(inputs), seed=0)
+            with products_in(self._precision, self.device):
+                self._passes.gradients(inputs, targets, total=len(inputs), seed=0)
             self._optimiser.step()
 
         line = self._line(one, self._images, self.device)
