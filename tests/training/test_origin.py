@@ -103,7 +103,7 @@ def test_a_file_a_run_and_a_name_are_sources(source, data, tmp_path):
 def test_options_that_contradict_the_source_are_named(data):
     with pytest.raises(InvalidInputError, match=r"inducing is \(16, 32\), not \(4, 4\)") as caught:
         fit("quick", data, start_from="digits", inducing=(4, 4), centre=False, epochs=1)
-    assert "centre is True, not False" in str(caught.value)
+    assert "centre is 'all', not 'none'" in str(caught.value)
     with pytest.raises(InvalidInputError, match="whitening is 'scale', not 'zca'"):
         fit("quick", data, start_from="digits", whitening="zca")
     with pytest.raises(InvalidInputError, match="kernel is 'normalised-polynomial', not 'erf'"):
