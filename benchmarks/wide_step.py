@@ -4,7 +4,8 @@ The CNN has the machine's convolutions with batch normalisation and ReLUs, and i
 memory layouts of PyTorch. All run in turn on one thread, the machine as ``--compile`` trains it.
 What counts is the processor time of this process, which other work on the machine changes little.
 FLOPs are counted from what PyTorch starts; those of the inducing chain and of the optimiser are
-the ones that do not depend on the number of images.
+the ones that do not depend on the number of images. With ``--precision bfloat16``, the machine and
+the CNN make their products in it.
 
     python benchmarks/wide_step.py --preset fast --inducing 64/128/256 128/256/512
 """
@@ -16,6 +17,7 @@ from statistics import median
 
 import torch
 
+from convdkm.config import Precision
 from convdkm.lab.bench.contestants import (
     CHANNELS,
     CLASSES,
@@ -27,7 +29,7 @@ from convdkm.lab.bench.contestants import (
 from convdkm.lab.bench.measure import Lap, in_turn
 from convdkm.presets import preset
 from convdkm.runtime.allocator import keep_freed_memory
-from convdkm.training.build import built
+from convdkm.training.build import built, products_in
 from convdkm.training.cost import step_cost
 from convdkm.training.gradients import RecordedGradients
 from convdkm.training.optimiser import Optimiser
@@ -46,9 +48,11 @@ def processor_time(step: Callable[[], object]) -> Callable[[], Lap]:
     return lap
 
 
-def compared(name: str, widths: tuple[int, ...], batch: int, repeats: int) -> str:
+def compared(
+    name: str, widths: tuple[int, ...], batch: int, repeats: int, precision: Precision
+) -> str:
     """A line of the table."""
-    config = preset(name).config("cifar10", inducing=list(widths))
+    config = preset(name).config("cifar10", inducing=list(widths), precision=precision)
     blocks, strides = (
         tuple(given) * (len(widths) if len(given) == 1 else 1)
         for given in (config.model.blocks, config.model.strides)
@@ -65,11 +69,17 @@ def compared(name: str, widths: tuple[int, ...], batch: int, repeats: int) -> st
 
     def step() -> None:
         optimiser.zero_grad()
-        gradients(images[:batch], labels[:batch])
+        with products_in(precision, model.device):
+            gradients(images[:batch], labels[:batch])
         optimiser.step()
 
     def stepped(network: Contestant) -> Callable[[], None]:
-        return lambda: (network.forget(), network.step())[1]
+        def step() -> None:
+            network.forget()
+            with products_in(precision, model.device):
+                network.step()
+
+        return step
 
     steps = {"ours": step, **{name: stepped(each) for name, each in networks(workload).items()}}
     laps = in_turn(
@@ -90,6 +100,7 @@ def main() -> None:
     parser.add_argument("--inducing", nargs="+", default=sizes, metavar="N/N/N")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     arguments = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -99,7 +110,10 @@ def main() -> None:
     )
     for size in arguments.inducing:
         widths = tuple(map(int, size.split("/")))
-        print(compared(arguments.preset, widths, arguments.batch, arguments.repeats), flush=True)
+        line = compared(
+            *(arguments.preset, widths, arguments.batch, arguments.repeats, arguments.precision)
+        )
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from convdkm.storage.yaml_file import read_yaml
 
 Patches = Literal["whitened", "standardised", "raw"]
 ScheduleName = Literal["steps", "one-cycle", "cosine", "constant"]
-Precision = Literal["float32", "float64", "bfloat16"]
+Precision = Literal["auto", "float32", "float64", "bfloat16"]
 OptimiserName = Literal["adam", "muon"]
 WidthTransfer = Literal["none", "root", "linear"]
 
@@ -199,7 +199,7 @@ class Recipe(Options):
     precision: Precision = Field(
         "float32",
         description="of the data path; bfloat16: of its convolutions and products in training"
-        " alone, all else in float32",
+        " alone, all else in float32; auto: bfloat16 where the processor computes in it",
     )
     device: str = Field("auto", description="cpu, cuda, cuda:1, mps, …; auto takes what there is")
     seed: Annotated[int, Field(ge=0)] = Field(0, description="of everything that is random")

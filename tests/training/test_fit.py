@@ -370,6 +370,20 @@ def test_bfloat16_is_for_the_products_of_training():
     assert mixed.predict(images).probs.dtype == exact.predict(images).probs.dtype
 
 
+@pytest.mark.parametrize(
+    ("known", "precision"),
+    [({"amx_bf16": True}, "bfloat16"), ({"avx512_bf16": True}, "bfloat16"), ({}, "float32")],
+)
+def test_automatic_precision_goes_by_the_processor(monkeypatch, known, precision):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
+    options = TINY | {"epochs": 1, "device": "cpu", "optimiser": "muon"}
+    asked, automatic = (
+        fit("quick", "digits", **options, precision=each) for each in (precision, "auto")
+    )
+    for name in ("train_log_likelihood", "test_log_likelihood"):
+        assert automatic.metrics[name] == asked.metrics[name]
+
+
 @pytest.mark.parametrize("preset", ["paper", "paper-benchmark", "published", "skr"])
 def test_the_papers_presets_run(preset):
     run = fit(preset, "digits", inducing=(6, 8, 10), epochs=1, train_size=60, test_size=20)

@@ -280,7 +280,7 @@ def test_compiling_is_an_option_and_survives(tmp_path, monkeypatch, works):
     for sink in sinks:
         assert any("compiling" in text for _, text in sink.messages)
         assert any("install a C++ compiler" in text for _, text in sink.messages) is not works
-    build.tune(made[0], Recipe(), lambda *_: None)
+    build.tuned(made[0], Recipe(), lambda *_: None)
     assert len(made) == 2
 
 

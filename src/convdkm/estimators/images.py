@@ -29,7 +29,7 @@ from convdkm.kernels import Kernel
 from convdkm.options import MachineOptions
 from convdkm.presets import preset as preset_named
 from convdkm.training.batches import Batches
-from convdkm.training.build import built, fitted_whitening, initialise, settled, tune
+from convdkm.training.build import built, fitted_whitening, initialise, settled, tuned
 from convdkm.training.origin import with_machine_of_origin
 from convdkm.training.sinks import Level
 from convdkm.training.world import find_device
@@ -73,8 +73,8 @@ class ConvDKMClassifier(MachineClassifier):
         epochs: passes over the images; by default the preset's, or as many as make 400 steps.
         batch_size: images a step.
         learning_rate: Adam's, at its peak.
-        precision: of the data path, ``"float32"``, ``"float64"`` or ``"bfloat16"`` (of
-            products in training alone).
+        precision: of the data path, ``"float32"``, ``"float64"``, ``"bfloat16"`` (of products in
+            training alone), or ``"auto"`` for that where the processor computes in it.
         device: ``"cpu"``, ``"cuda"``, …; ``"auto"`` takes what there is.
         preset: whose machine and recipe it is.
         dataset: the data set whose settings in the preset suit the images: ``"mnist"``, say, for
@@ -159,7 +159,7 @@ class ConvDKMClassifier(MachineClassifier):
         kernel = self.kernel if isinstance(self.kernel, Kernel) else None
         model = built(options, recipe, channels, len(self.classes_), kernel=kernel, ndim=len(space))
         initialise(model, recipe, images[first], labels[first], self.whitening_)
-        tune(model.to(device), recipe, _warn)
+        tuned(model.to(device), recipe, _warn)
         batches = Batches.of(
             recipe, images.to(device), labels.to(device), whitening=self.whitening_
         )

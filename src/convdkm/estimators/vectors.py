@@ -116,8 +116,8 @@ class DKMClassifier(MachineClassifier, _OnVectors):
         epochs: passes over the samples; by default 10, or as many as make 150 steps.
         batch_size: samples a step.
         learning_rate: Adam's, at its peak.
-        precision: of the data path, ``"float32"``, ``"float64"`` or ``"bfloat16"`` (of
-            products in training alone).
+        precision: of the data path, ``"float32"``, ``"float64"``, ``"bfloat16"`` (of products in
+            training alone), or ``"auto"`` for that where the processor computes in it.
         device: ``"cpu"``, ``"cuda"``, …; ``"auto"`` takes what there is.
         random_state: of everything that is random: an integer makes fits repeatable.
         verbose: whether to show the training.

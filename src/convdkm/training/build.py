@@ -18,6 +18,9 @@ from convdkm.config import Precision, Recipe
 from convdkm.data.augment import random_crop_flip
 from convdkm.data.splits import stratified
 from convdkm.data.whitening import Whitening, chosen_whitening, make_whitening
+from convdkm.insight.walk import taken_apart
+from convdkm.layers.conv import Conv
+from convdkm.layers.gram_layer import GramLayer
 from convdkm.model import DeepKernelMachine
 from convdkm.options import MachineOptions
 from convdkm.training.batches import generator_of, seed_of
@@ -114,8 +117,12 @@ def initialise(
         return model.initialise(some, labels[chosen], seed=recipe.seed, max_images=count)
 
 
-def tune(model: DeepKernelMachine, recipe: Recipe, tell: Tell) -> None:
-    """Switch on what changes memory and speed, and results by rounding at most."""
+def tuned(model: DeepKernelMachine, recipe: Recipe, tell: Tell) -> Recipe:
+    """Switch on what changes memory and speed, and results by rounding at most.
+
+    Returns:
+        The recipe with the precision chosen, if that was left to the machine.
+    """
     if recipe.checkpointing:
         model.checkpointing = True
     if recipe.compile:
@@ -126,6 +133,8 @@ def tune(model: DeepKernelMachine, recipe: Recipe, tell: Tell) -> None:
                 " leave --compile out",
                 "warning",
             )
+    precision = chosen_precision(model, recipe.precision, tell)
+    return recipe.model_copy(update={"precision": precision})
 
 
 def dtype_of(recipe: Recipe) -> torch.dtype:
@@ -133,7 +142,49 @@ def dtype_of(recipe: Recipe) -> torch.dtype:
     return torch.float64 if recipe.precision == "float64" else torch.float32
 
 
+def precision_on(device: torch.device, precision: Precision) -> Precision:
+    """What ``"auto"`` stands for on a device, any other precision being itself."""
+    if precision != "auto":
+        return precision
+    if device.type == "cuda":
+        able = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        known = getattr(torch.cpu, "get_capabilities", dict)()  # absent from older PyTorch
+        able = device.type == "cpu" and (known.get("avx512_bf16") or known.get("amx_bf16"))
+    return "bfloat16" if able else "float32"
+
+
+def chosen_precision(model: DeepKernelMachine, precision: Precision, tell: Tell) -> Precision:
+    r"""What ``"auto"`` stands for with a machine; a word of warning where bfloat16 is too little.
+
+    Products with :math:`G_{ii}^{-1}` magnify what is rounded in a map by up to the inverse square
+    root of the ratio of its smallest eigenvalue and its largest. With more inducing points than the
+    kernel of small grey patches has dimensions, that makes noise of maps in bfloat16.
+    """
+    found = precision_on(model.device, precision)
+    if found != "bfloat16":
+        return found
+    with taken_apart(model) as root:
+        inverted = [each for each in root.leaves() if isinstance(each.layer, Conv | GramLayer)]
+        ratios = {each.name: _eigenvalue_ratio(each.incoming) for each in inverted}
+    worst = min(ratios, key=ratios.__getitem__, default="")
+    if not worst or ratios[worst] > torch.finfo(torch.bfloat16).eps ** 2:
+        return found
+    reason = f"the inducing points that enter {worst} are too alike for products in bfloat16"
+    if precision == "auto":
+        tell(f"{reason}; training in float32", "info")
+        return "float32"
+    tell(f"{reason}: take fewer of them, or --precision float32", "warning")
+    return found
+
+
+def _eigenvalue_ratio(matrix: Tensor) -> float:
+    """Smallest over largest eigenvalue."""
+    spectrum = torch.linalg.eigvalsh(matrix)
+    return float(spectrum[0] / spectrum[-1])
+
+
 def products_in(precision: Precision, device: torch.device) -> torch.autocast:
     """A block in which convolutions and products are made in the precision of a recipe."""
-    lower = precision == "bfloat16"
+    lower = precision_on(device, precision) == "bfloat16"
     return torch.autocast(device.type, torch.bfloat16, enabled=lower, cache_enabled=False)

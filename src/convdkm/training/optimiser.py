@@ -18,6 +18,7 @@ from convdkm.layers.input import Input
 from convdkm.layers.pool import Flatten
 from convdkm.model import DeepKernelMachine
 from convdkm.numerics import inverse_square_root
+from convdkm.training.build import precision_on
 
 Kind = Literal["mixing", "gram", "head", "input", "rest"]
 Method = Literal["adam", "muon", "natural", "head"]
@@ -137,7 +138,8 @@ class Optimiser(torch.optim.Adam):
         self.lookahead, self.lookahead_rate = recipe.lookahead, recipe.lookahead_rate
         self._head = model.head
         self._images = num_data * (model.head.num_outputs if model.head_kl == "mean" else 1)
-        self._dtype = torch.bfloat16 if recipe.precision == "bfloat16" else torch.float32
+        lower = precision_on(model.device, recipe.precision) == "bfloat16"
+        self._dtype = torch.bfloat16 if lower else torch.float32
 
     def set_rate(self, rate: float) -> None:
         """Set the rates of the next step, given the schedule's."""

@@ -23,7 +23,7 @@ from convdkm.training.build import (
     fitted_whitening,
     initialise,
     settled,
-    tune,
+    tuned,
     unfitted_whitening,
 )
 from convdkm.training.checkpoint import Checkpoint, CheckpointStore, Progress
@@ -106,7 +106,8 @@ def prepared(
     else:
         # Now, since some parameters have no shape before, and the optimiser needs them all.
         checkpoint.load_into(model, "model")
-    tune(model.to(device), recipe, tell)
+    recipe = tuned(model.to(device), recipe, tell)
+    config = config.model_copy(update={"training": recipe})
     run = Run(
         config,
         model,

@@ -17,7 +17,7 @@ from convdkm.lab.baselines.descent import Budget
 from convdkm.model import DeepKernelMachine
 from convdkm.presets import preset as preset_named
 from convdkm.training.batches import Batches
-from convdkm.training.build import built, dtype_of, initialise, tune
+from convdkm.training.build import built, dtype_of, initialise, tuned
 from convdkm.training.cost import run_flops
 from convdkm.training.loop import Trainer
 from convdkm.training.memory import Demand, estimate
@@ -76,8 +76,8 @@ class Machine(Baseline):
                 self.tell(f"{epochs} epochs of {training.epochs} fit into the time")
                 config = config.updated({"epochs": epochs})
         model = self._initialised(batches, classes)
-        tune(model, training, sink.message)
-        recipe = config.training.model_copy(update={"evaluate_every": 0})
+        recipe = tuned(model, config.training, sink.message)
+        recipe = recipe.model_copy(update={"evaluate_every": 0})
         trainer = Trainer(model, batches, recipe, sinks=[sink], stop=budget.over)
         with trainer.sinks:
             progress = trainer.run()
