@@ -377,6 +377,7 @@ def test_bfloat16_is_for_the_products_of_training():
 def test_automatic_precision_goes_by_the_processor(monkeypatch, known, precision):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known, raising=False)
     options = TINY | {"epochs": 1, "device": "cpu", "optimiser": "muon"}
+    options["inducing_choice"] = "distinct"
     asked, automatic = (
         fit("quick", "digits", **options, precision=each) for each in (precision, "auto")
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,9 @@ from convdkm.model import DeepKernelMachine
 from convdkm.ops import window
 from convdkm.prediction import ClassPrediction, Prediction
 from convdkm.training.batches import Batches
+from convdkm.training.build import tuned
 from convdkm.training.loop import Trainer
+from convdkm.training.sinks import Level
 from convdkm.views import Views
 
 PREDICTED_AT_ONCE = 1000
@@ -46,6 +49,12 @@ def epochs_of(steps: int, count: int, batch_size: int) -> int:
     return -(-steps // -(-count // batch_size))
 
 
+def warn(text: str, level: Level) -> None:
+    """Pass a warning of training on to the user of an estimator."""
+    if level == "warning":
+        warnings.warn(text, stacklevel=6)  # where fit was called
+
+
 class MachineEstimator(BaseEstimator):
     """Base class of the estimators: a machine ``model_`` that is built, initialised and trained."""
 
@@ -60,6 +69,7 @@ class MachineEstimator(BaseEstimator):
 
     def _train(self, model: DeepKernelMachine, batches: Batches, recipe: Recipe) -> None:
         """Train a machine that is initialised."""
+        recipe = tuned(model, recipe, warn)
         recipe = recipe.model_copy(update={"evaluate_every": 0})  # there is no test set
         sinks = []
         if self.verbose:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from convdkm.config import Recipe, RunConfig
 from convdkm.errors import InvalidInputError
-from convdkm.estimators.base import MachineClassifier, distinct, epochs_of
+from convdkm.estimators.base import MachineClassifier, distinct, epochs_of, warn
 from convdkm.estimators.shapes import (
     Shape,
     as_integers,
@@ -29,9 +28,8 @@ from convdkm.kernels import Kernel
 from convdkm.options import MachineOptions
 from convdkm.presets import preset as preset_named
 from convdkm.training.batches import Batches
-from convdkm.training.build import built, fitted_whitening, initialise, settled, tuned
+from convdkm.training.build import built, fitted_whitening, initialise, settled
 from convdkm.training.origin import with_machine_of_origin
-from convdkm.training.sinks import Level
 from convdkm.training.world import find_device
 from convdkm.views import Views
 
@@ -148,10 +146,10 @@ class ConvDKMClassifier(MachineClassifier):
         channels, *space = self.image_shape_
         config = self._config(space, len(rows))
         labels, images = self._encoded(y), self._as_images(rows)
-        recipe = settled(config.training, images, labels, _warn)
+        recipe = settled(config.training, images, labels, warn)
         device = find_device(recipe.device)
         self.views_ = Views(recipe.views, stage=recipe.augment)
-        self.whitening_ = fitted_whitening(recipe, images, _warn).to(device)
+        self.whitening_ = fitted_whitening(recipe, images, warn).to(device)
         first = distinct(rows)
         options = config.model
         if recipe.start_from is None:
@@ -159,11 +157,10 @@ class ConvDKMClassifier(MachineClassifier):
         kernel = self.kernel if isinstance(self.kernel, Kernel) else None
         model = built(options, recipe, channels, len(self.classes_), kernel=kernel, ndim=len(space))
         initialise(model, recipe, images[first], labels[first], self.whitening_)
-        tuned(model.to(device), recipe, _warn)
         batches = Batches.of(
             recipe, images.to(device), labels.to(device), whitening=self.whitening_
         )
-        self._train(model, batches, recipe)
+        self._train(model.to(device), batches, recipe)
         return self
 
     def _config(self, space: Sequence[int], count: int) -> RunConfig:
@@ -221,8 +218,3 @@ def _within(options: MachineOptions, images: int, space: Sequence[int]) -> Machi
         stride *= after
         inducing.append(min(points, images * math.prod(-(-size // stride) for size in space)))
     return options.model_copy(update={"inducing": tuple(inducing)})
-
-
-def _warn(text: str, level: Level) -> None:
-    if level == "warning":
-        warnings.warn(text, stacklevel=6)  # where fit was called

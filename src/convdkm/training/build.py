@@ -19,6 +19,7 @@ from convdkm.data.augment import random_crop_flip
 from convdkm.data.splits import stratified
 from convdkm.data.whitening import Whitening, chosen_whitening, make_whitening
 from convdkm.insight.walk import taken_apart
+from convdkm.layers.base import Layer
 from convdkm.layers.conv import Conv
 from convdkm.layers.gram_layer import GramLayer
 from convdkm.model import DeepKernelMachine
@@ -149,8 +150,9 @@ def precision_on(device: torch.device, precision: Precision) -> Precision:
     if device.type == "cuda":
         able = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        known = getattr(torch.cpu, "get_capabilities", dict)()  # absent from older PyTorch
-        able = device.type == "cpu" and (known.get("avx512_bf16") or known.get("amx_bf16"))
+        capabilities = getattr(torch.cpu, "get_capabilities", None)  # absent from older PyTorch
+        known: dict[str, Any] = capabilities() if capabilities and device.type == "cpu" else {}
+        able = known.get("avx512_bf16") or known.get("amx_bf16")
     return "bfloat16" if able else "float32"
 
 
@@ -165,7 +167,7 @@ def chosen_precision(model: DeepKernelMachine, precision: Precision, tell: Tell)
     if found != "bfloat16":
         return found
     with taken_apart(model) as root:
-        inverted = [each for each in root.leaves() if isinstance(each.layer, Conv | GramLayer)]
+        inverted = [each for each in root.leaves() if _inverts(each.layer)]
         ratios = {each.name: _eigenvalue_ratio(each.incoming) for each in inverted}
     worst = min(ratios, key=ratios.__getitem__, default="")
     if not worst or ratios[worst] > torch.finfo(torch.bfloat16).eps ** 2:
@@ -176,6 +178,12 @@ def chosen_precision(model: DeepKernelMachine, precision: Precision, tell: Tell)
         return "float32"
     tell(f"{reason}: take fewer of them, or --precision float32", "warning")
     return found
+
+
+def _inverts(layer: Layer) -> bool:
+    """Whether the data of a layer are multiplied by the inverse of a root of the incoming Gram."""
+    whitened = isinstance(layer, Conv) and layer.parameterisation == "whitened"
+    return whitened or isinstance(layer, GramLayer)
 
 
 def _eigenvalue_ratio(matrix: Tensor) -> float:

@@ -107,9 +107,8 @@ def prepared(
         # Now, since some parameters have no shape before, and the optimiser needs them all.
         checkpoint.load_into(model, "model")
     recipe = tuned(model.to(device), recipe, tell)
-    config = config.model_copy(update={"training": recipe})
     run = Run(
-        config,
+        config.model_copy(update={"training": recipe}),
         model,
         whitening,
         data.class_names,
@@ -118,7 +117,7 @@ def prepared(
         leads=world.leads,
         own_model=own_model,
     )
-    if checkpoint is None and writer is not None and (text := writer.begin(config, images)):
+    if checkpoint is None and writer is not None and (text := writer.begin(run.config, images)):
         tell(text, "info")
     if folder is not None and world.leads:
         before = Progress() if checkpoint is None else checkpoint.progress
