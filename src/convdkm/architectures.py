@@ -219,7 +219,7 @@ def build_model(
             divided=options.divide_gram,
             full=options.full_gram,
             samples=options.gram_samples,
-            noise=options.gram_noise,
+            noise=options.gram_noise * options.gram_scale,
             kl=options.kl,
         )
         wide = conv(before, after, options.kernel_size, stride)

@@ -200,7 +200,9 @@ class MachineOptions(_WithKernel):
         " 0 for no sampling",
     )
     gram_noise: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="what is added to the diagonal of every learned or sampled Gram"
+        0.0,
+        description="what is added to the diagonal of every learned or sampled Gram, times"
+        " gram_scale",
     )
     kl: KLForm = Field(
         "exact", description="KL of Gram layers and head: itself, or to second order"

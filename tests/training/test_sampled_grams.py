@@ -36,6 +36,11 @@ def test_options_reach_the_layers():
     assert model.head.kl == "taylor"
 
 
+def test_the_noise_is_relative_to_the_scale_that_gram_layers_start_at():
+    model = dkm.resnet(1, 2, (5, 6), (1, 1), gram_scale=100.0, **OPTIONS)
+    assert [layer.noise for layer in grams(model)] == [pytest.approx(10.0)] * len(grams(model))
+
+
 def test_every_objective_in_training_draws_anew_and_none_in_evaluation():
     model, images, labels = machine()
     for mode, count in ((True, 3), (False, 1)):

@@ -18,7 +18,7 @@ from convdkm.ops.base import IdentityPlan, Plan
 from convdkm.ops.gram import GramPlan
 from convdkm.ops.inducing import learned_gram
 
-LARGEST_TURNED = 256
+LARGEST_TURNED = 128
 """Inducing points up to which Q is turned; eigenvectors of larger matrices take long."""
 
 
