@@ -2,7 +2,7 @@ r"""The optimiser that a recipe asks for: Adam with rates by kind, Muon, natural
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any, Literal
 
@@ -22,6 +22,8 @@ from convdkm.training.build import precision_on
 
 Kind = Literal["mixing", "gram", "head", "input", "rest"]
 Method = Literal["adam", "muon", "natural", "head"]
+Treatment = tuple[float, Method]
+"""What the schedule's rate is multiplied by, and what takes the step."""
 BASE_WIDTH = 16
 """Inducing points at which width transfer leaves the rate as it is."""
 MOMENTUM = 0.95
@@ -54,15 +56,8 @@ def kinds(model: nn.Module) -> dict[nn.Parameter, Kind]:
     return found
 
 
-class Optimiser(torch.optim.Adam):
-    r"""Adam on a machine, with a rate for each kind of parameter, or other steps for some kinds.
-
-    Adam's rate is :math:`\eta_t` of the schedule times the recipe's factor for the kind of the
-    parameter. For mixing weights :math:`C\in\mathbb R^{P'\times P\times D}` it is also multiplied
-    by :math:`\sqrt{16/P}` or :math:`16/P` where ``width_transfer`` is ``root`` or ``linear``: a
-    step of Adam moves every entry of C by about :math:`\eta`, and so a row of P entries by
-    :math:`\sqrt P\,\eta` (or by :math:`P\,\eta` along a direction that the entries agree on), while
-    rows have the same length at any width.
+class Descent(torch.optim.Adam):
+    r"""Adam, Muon and averages of weights, on parameters that say how they are treated.
 
     Muon takes C as a matrix of shape :math:`P'\times PD`, with the gradient g and :math:`\mu=0.95`:
 
@@ -77,69 +72,35 @@ class Optimiser(torch.optim.Adam):
     parameterisation. O comes from five Newton–Schulz iterations, in float32 or bfloat16 as
     the recipe says.
 
-    Natural steps take a Gram layer's factor F as that of the covariance :math:`G = FF^T` of a
-    Gaussian. In its metric, :math:`|dG|^2 = \tfrac12|F^{-1}\,dG\,F^{-T}|^2`, the gradient is a
-    symmetric matrix relative to F. With :math:`\Phi` the lower triangle of a matrix with half of
-    its diagonal, g the gradient by F, and Adam's weights :math:`\beta` and correction of averages,
-
-    .. math::
-        T &= \Phi(F^Tg), \qquad
-        M \leftarrow \beta_1M + (1-\beta_1)\,T, \qquad
-        v \leftarrow \beta_2v + (1-\beta_2)\,|T + T^T|^2/P, \\
-        F &\leftarrow F\,(I - \eta M/\sqrt v),
-
-    so that a step changes G by up to about η of itself (the root of the mean square of the
-    eigenvalues of :math:`G^{-1}dG`), whatever the scale and the parameterisation of F, which
-    remains triangular if it is.
-
-    Natural steps of the head are those of :math:`Q=\prod_\lambda N(\mu_\lambda, A)`, a member of
-    an exponential family. With :math:`A=RR^T` (R is the factor over its divisor), the gradients
-    :math:`g_R` and :math:`g_\lambda` of minus the objective by R and :math:`\mu_\lambda`, and C
-    outputs that share A (:math:`C=1` where each has its own), a step goes the share η of the way in
-    natural parameters:
-
-    .. math::
-        B &= I + \tfrac{\eta n}C\,\tfrac12(R^Tg_R + g_R^TR), \qquad
-        R \leftarrow R\,B^{-1/2}, \\
-        \mu_\lambda &\leftarrow \mu_\lambda - \eta n\,RR^Tg_\lambda \quad\text{with the new R}.
-
-    Here n is the number N of training images, times the number of outputs where the objective takes
-    the mean of their KL. The precision becomes :math:`R^{-T}BR^{-1}`: :math:`1-\eta` times what it
-    was, and η times that of the posterior under a Gaussian likelihood with the curvature of the
-    expected log-likelihood (Khan and Lin, 2017). So with all images, a Gaussian likelihood and
-    :math:`\eta=1`, a step reaches the optimum. Eigenvalues of B count as ½ at least, so that no
-    variance more than doubles. These steps keep no averages. By the second-order form of the KL
-    they would overshoot where a posterior is much narrower than its prior, so that it is refused.
-
     Averages of weights are taken by :meth:`look_ahead`.
 
-    Parameters are in the order of ``model.parameters()``, in groups of neighbours that are treated
+    Parameters stay in the order in which they are given, in groups of neighbours that are treated
     alike: a state that was saved fits whatever the rates are now.
 
     Args:
-        model: the machine.
-        recipe: how it is trained.
-        num_data: N, that of the objective.
+        treated: every parameter with what the schedule's rate is multiplied by, and with what takes
+            its steps.
+        recipe: how they are trained.
+        device: where they are.
     """
 
-    def __init__(self, model: DeepKernelMachine, recipe: Recipe, *, num_data: int) -> None:
-        if recipe.head_natural_rate and model.head.kl == "taylor":
-            raise InvalidInputError(
-                "head_natural_rate goes with the head's KL itself (kl='exact'): by its expansion,"
-                " kl='taylor', natural steps overshoot; leave head_natural_rate at 0"
-            )
+    def __init__(
+        self, treated: Iterable[tuple[Tensor, Treatment]], recipe: Recipe, device: torch.device
+    ) -> None:
         first, second = recipe.betas
-        treated = [(p, _treatment(recipe, kind, p)) for p, kind in kinds(model).items()]
         groups = [
             {"params": [p for p, _ in some], "factor": factor, "method": method}
             for (factor, method), some in groupby(treated, key=lambda each: each[1])
         ]
         super().__init__(groups, lr=recipe.learning_rate, betas=(first, second), fused=True)
         self.lookahead, self.lookahead_rate = recipe.lookahead, recipe.lookahead_rate
-        self._head = model.head
-        self._images = num_data * (model.head.num_outputs if model.head_kl == "mean" else 1)
-        lower = precision_on(model.device, recipe.precision) == "bfloat16"
+        lower = precision_on(device, recipe.precision) == "bfloat16"
         self._dtype = torch.bfloat16 if lower else torch.float32
+
+    @classmethod
+    def adam(cls, parameters: Iterable[Tensor], recipe: Recipe, device: torch.device) -> Descent:
+        """Adam for all parameters."""
+        return cls(((p, (1.0, "adam")) for p in parameters), recipe, device)
 
     def set_rate(self, rate: float) -> None:
         """Set the rates of the next step, given the schedule's."""
@@ -156,16 +117,18 @@ class Optimiser(torch.optim.Adam):
             loss = super().step(closure)
         finally:
             self.param_groups = groups
-        others = {"muon": self._turn, "natural": self._stretch}
         for group in groups:
-            if group["method"] == "head":
-                self._infer(group["lr"])
-            for parameter in group["params"] if group["method"] in others else ():
-                if parameter.grad is not None:
-                    others[group["method"]](parameter, group)
+            if group["method"] != "adam":
+                self._take(group)
         for parameter, start in starts.items():
             self.state[parameter]["slow"] = start
         return loss
+
+    def _take(self, group: dict[str, Any]) -> None:
+        """The steps of a group that Adam does not take."""
+        for parameter in group["params"]:
+            if parameter.grad is not None:
+                self._turn(parameter, group)
 
     def _starts(self) -> dict[Tensor, Tensor]:
         """Copies of the parameters that are about to take their first step."""
@@ -226,6 +189,81 @@ class Optimiser(torch.optim.Adam):
         parameter.sub_(update.view_as(parameter) * (rate * norm / update.norm().clamp(min=1e-7)))
         parameter.mul_(norm / parameter.norm().clamp(min=torch.finfo(parameter.dtype).tiny))
 
+
+class Optimiser(Descent):
+    r"""Adam on a machine, with a rate for each kind of parameter, or other steps for some kinds.
+
+    Adam's rate is :math:`\eta_t` of the schedule times the recipe's factor for the kind of the
+    parameter. For mixing weights :math:`C\in\mathbb R^{P'\times P\times D}` it is also multiplied
+    by :math:`\sqrt{16/P}` or :math:`16/P` where ``width_transfer`` is ``root`` or ``linear``: a
+    step of Adam moves every entry of C by about :math:`\eta`, and so a row of P entries by
+    :math:`\sqrt P\,\eta` (or by :math:`P\,\eta` along a direction that the entries agree on), while
+    rows have the same length at any width.
+
+    Natural steps take a Gram layer's factor F as that of the covariance :math:`G = FF^T` of a
+    Gaussian. In its metric, :math:`|dG|^2 = \tfrac12|F^{-1}\,dG\,F^{-T}|^2`, the gradient is a
+    symmetric matrix relative to F. With :math:`\Phi` the lower triangle of a matrix with half of
+    its diagonal, g the gradient by F, and Adam's weights :math:`\beta` and correction of averages,
+
+    .. math::
+        T &= \Phi(F^Tg), \qquad
+        M \leftarrow \beta_1M + (1-\beta_1)\,T, \qquad
+        v \leftarrow \beta_2v + (1-\beta_2)\,|T + T^T|^2/P, \\
+        F &\leftarrow F\,(I - \eta M/\sqrt v),
+
+    so that a step changes G by up to about η of itself (the root of the mean square of the
+    eigenvalues of :math:`G^{-1}dG`), whatever the scale and the parameterisation of F, which
+    remains triangular if it is.
+
+    Natural steps of the head are those of :math:`Q=\prod_\lambda N(\mu_\lambda, A)`, a member of
+    an exponential family. With :math:`A=RR^T` (R is the factor over its divisor), the gradients
+    :math:`g_R` and :math:`g_\lambda` of minus the objective by R and :math:`\mu_\lambda`, and C
+    outputs that share A (:math:`C=1` where each has its own), a step goes the share η of the way in
+    natural parameters:
+
+    .. math::
+        B &= I + \tfrac{\eta n}C\,\tfrac12(R^Tg_R + g_R^TR), \qquad
+        R \leftarrow R\,B^{-1/2}, \\
+        \mu_\lambda &\leftarrow \mu_\lambda - \eta n\,RR^Tg_\lambda \quad\text{with the new R}.
+
+    Here n is the number N of training images, times the number of outputs where the objective takes
+    the mean of their KL. The precision becomes :math:`R^{-T}BR^{-1}`: :math:`1-\eta` times what it
+    was, and η times that of the posterior under a Gaussian likelihood with the curvature of the
+    expected log-likelihood (Khan and Lin, 2017). So with all images, a Gaussian likelihood and
+    :math:`\eta=1`, a step reaches the optimum. Eigenvalues of B count as ½ at least, so that no
+    variance more than doubles. These steps keep no averages. By the second-order form of the KL
+    they would overshoot where a posterior is much narrower than its prior, so that it is refused.
+
+    Muon and averages of weights are those of :class:`Descent`. Parameters are in the order of
+    ``model.parameters()``.
+
+    Args:
+        model: the machine.
+        recipe: how it is trained.
+        num_data: N, that of the objective.
+    """
+
+    def __init__(self, model: DeepKernelMachine, recipe: Recipe, *, num_data: int) -> None:
+        if recipe.head_natural_rate and model.head.kl == "taylor":
+            raise InvalidInputError(
+                "head_natural_rate goes with the head's KL itself (kl='exact'): by its expansion,"
+                " kl='taylor', natural steps overshoot; leave head_natural_rate at 0"
+            )
+        treated = ((p, _treatment(recipe, kind, p)) for p, kind in kinds(model).items())
+        super().__init__(treated, recipe, model.device)
+        self._head = model.head
+        self._images = num_data * (model.head.num_outputs if model.head_kl == "mean" else 1)
+
+    def _take(self, group: dict[str, Any]) -> None:
+        if group["method"] == "head":
+            self._infer(group["lr"])
+        elif group["method"] == "natural":
+            for factor in group["params"]:
+                if factor.grad is not None:
+                    self._stretch(factor, group)
+        else:
+            super()._take(group)
+
     def _stretch(self, factor: Tensor, group: dict[str, Any]) -> None:
         """A natural step of the factor of a Gram matrix."""
         state, gradient = self._begun(factor)
@@ -256,13 +294,17 @@ class Optimiser(torch.optim.Adam):
             mean.sub_(step.squeeze(-1), alpha=weight)
 
 
-def _treatment(recipe: Recipe, kind: Kind, parameter: Tensor) -> tuple[float, Method]:
-    """What the schedule's rate is multiplied by, and what takes the step."""
+def by_muon(recipe: Recipe) -> Treatment:
+    """How parameters are treated that Muon takes the steps of."""
+    return recipe.muon_rate / recipe.learning_rate, "muon"
+
+
+def _treatment(recipe: Recipe, kind: Kind, parameter: Tensor) -> Treatment:
     if kind == "gram" and recipe.natural_rate:
         return recipe.natural_rate / recipe.learning_rate, "natural"
     if kind == "mixing":
         if recipe.optimiser == "muon":
-            return recipe.muon_rate / recipe.learning_rate, "muon"
+            return by_muon(recipe)
         power = {"none": 0.0, "root": 0.5, "linear": 1.0}[recipe.width_transfer]
         return recipe.mixing_rate * (BASE_WIDTH / parameter.shape[1]) ** power, "adam"
     if kind == "head" and recipe.head_natural_rate:

@@ -18,6 +18,7 @@ from convdkm.lab.baselines.ckn_layer import CKNLayer, patches, spherical_kmeans
 from convdkm.lab.baselines.descent import Budget, descend
 from convdkm.runtime.memory import available_memory
 from convdkm.training.batches import Batches, generator_of, seed_of
+from convdkm.training.optimiser import Descent
 
 Shape = tuple[int, int, int]
 TWO_LAYERS: tuple[Shape, ...] = ((64, 3, 2), (256, 3, 4))
@@ -184,9 +185,10 @@ class SupervisedCKN(UnsupervisedCKN):
                 layer.project()
 
         learned = [*network.parameters(), weight, bias]
+        optimiser = Descent.adam(learned, training, images.device)
         batches = Batches.of(training, images, labels)
         self.curve, _ = descend(
-            learned, batches, training, loss, budget=budget, tell=self.tell, after=project
+            optimiser, batches, training, loss, budget=budget, tell=self.tell, after=project
         )
         self.cut_short = budget.over()
         self.classifier = replace(classifier, weight=weight.detach(), bias=bias.detach())

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import update_bn
 
+from convdkm.config import Recipe
 from convdkm.errors import InvalidInputError
 from convdkm.lab.baselines.base import Baseline, check_like, check_training_set
 from convdkm.lab.baselines.descent import Budget, descend
@@ -17,9 +18,11 @@ from convdkm.lab.baselines.machine import recipe_of
 from convdkm.lab.bench.cnn import ResNet
 from convdkm.options import MachineOptions
 from convdkm.training.batches import Batches
-from convdkm.training.build import first_draws
+from convdkm.training.build import first_draws, products_in
 from convdkm.training.cost import line
+from convdkm.training.optimiser import Descent, Treatment, by_muon
 from convdkm.training.world import find_device
+from convdkm.views import Views
 
 LEARNING_RATE = 0.01
 """The paper's; that of the preset ``quick`` is for weights relative to a kernel."""
@@ -28,9 +31,11 @@ LEARNING_RATE = 0.01
 class CNN(Baseline):
     """A residual network with as many channels as the machine has inducing points.
 
-    Blocks, strides, epochs, batch size, Adam's betas, the schedule, crops and flips are those of
-    the machine of the same preset. Batch normalisation takes the place of the machine's, and where
-    the recipe makes the machine's running statistics exact, so it does the network's.
+    Blocks, strides, epochs, batch size, Adam's betas, the schedule, augmentation, precision,
+    averages of weights and views at prediction are those of the machine of the same preset. Where
+    Muon takes the machine's mixing weights, it takes the network's convolutions. Batch
+    normalisation takes the place of the machine's, and where the recipe makes the machine's running
+    statistics exact, so it does the network's. Natural steps have no counterpart.
 
     Args:
         preset: name of the settings.
@@ -69,12 +74,17 @@ class CNN(Baseline):
         batches = Batches.of(training, images.to(device, torch.float32), labels.long().to(device))
 
         def loss(inputs: Tensor, targets: Tensor) -> Tensor:
-            return F.cross_entropy(network(at_least_two(inputs)), at_least_two(targets))
+            with products_in(training.precision, device):
+                return F.cross_entropy(network(at_least_two(inputs)), at_least_two(targets))
 
         network.train()
-        learned = network.parameters()
         self.curve, self._steps = descend(
-            learned, batches, training, loss, budget=budget, tell=self.tell
+            optimiser_of(network, training, device),
+            batches,
+            training,
+            loss,
+            budget=budget,
+            tell=self.tell,
         )
         self.cut_short = budget.over()
         if training.calibrate:
@@ -88,14 +98,19 @@ class CNN(Baseline):
         network = self.require_fitted(self.network)
         check_like(images, self._shape)
         device = next(network.parameters()).device
-        parts = images.split(self.config.training.evaluation_batch)
-        logits = torch.cat([network(part.to(device, torch.float32)) for part in parts])
+        training = self.config.training
+        views = Views(training.views, stage=training.augment)
+        seen = (
+            network(views.inputs(part.to(device, torch.float32))).unflatten(0, (views.count, -1))
+            for part in images.split(training.evaluation_batch)
+        )
+        logits = torch.cat([each.mean(0) for each in seen])
         return logits.double().log_softmax(1).to(images.device)
 
     def flops(self, images: Tensor, labels: Tensor) -> float | None:
         network = copy.deepcopy(self.require_fitted(self.network)).train()
-        optimiser = torch.optim.Adam(network.parameters())
         device = next(network.parameters()).device
+        optimiser = optimiser_of(network, self.config.training, device)
         inputs, targets = images.to(device, torch.float32), labels.long().to(device)
 
         def step(count: int) -> None:
@@ -110,6 +125,16 @@ class CNN(Baseline):
     @property
     def parameters(self) -> int:
         return sum(p.numel() for p in self.require_fitted(self.network).parameters())
+
+
+def optimiser_of(network: nn.Module, recipe: Recipe, device: torch.device) -> Descent:
+    """The recipe's, on a network."""
+
+    def treated(parameter: Tensor) -> Treatment:
+        convolves = recipe.optimiser == "muon" and parameter.ndim == 4
+        return by_muon(recipe) if convolves else (1.0, "adam")
+
+    return Descent(((p, treated(p)) for p in network.parameters()), recipe, device)
 
 
 def at_least_two(batch: Tensor) -> Tensor:

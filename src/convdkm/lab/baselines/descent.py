@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from convdkm.checks import check_positive_number
 from convdkm.config import Recipe
+from convdkm.data.augment import resized
 from convdkm.errors import NumericalError
 from convdkm.lab.baselines.base import Tell
 from convdkm.training.batches import Batches
-from convdkm.training.schedule import learning_rate
+from convdkm.training.optimiser import Descent
+from convdkm.training.schedule import image_scale, learning_rate
 
 
 class Budget:
@@ -42,7 +43,7 @@ class Budget:
 
 
 def descend(
-    parameters: Iterable[nn.Parameter],
+    optimiser: Descent,
     batches: Batches,
     recipe: Recipe,
     loss: Callable[[Tensor, Tensor], Tensor],
@@ -51,14 +52,14 @@ def descend(
     tell: Tell,
     after: Callable[[], None] = lambda: None,
 ) -> tuple[list[float], int]:
-    r"""Minimise a loss by Adam, with the recipe's betas and schedule.
+    r"""Minimise a loss by the recipe's optimiser, with its schedule.
 
     The learning rate follows the schedule at :math:`\max(t/T, b)`, where t of T steps are done and
     a share b of the budget is gone: where time is short the rate still comes down before the end.
     When the budget is over it stops, after one step at least.
 
     Args:
-        recipe: epochs, rate, betas and schedule; the rest belongs to the batches.
+        recipe: epochs, schedule and sizes of images; the rest belongs to the batches.
         loss: of a batch, as a mean over its images.
         after: called after every step, for instance to project parameters.
 
@@ -68,25 +69,25 @@ def descend(
     Raises:
         NumericalError: the loss is NaN or infinite; that step has changed nothing.
     """
-    optimiser = torch.optim.Adam(parameters, betas=(recipe.betas[0], recipe.betas[1]))
     total, step = recipe.epochs * batches.steps, 0
     curve: list[float] = []
     for epoch in range(recipe.epochs):
         summed, seen = 0.0, 0
         for inputs, targets in batches.epoch(epoch):
-            value = loss(inputs, targets)
+            place = min(max(step, int(budget.share * total)), total - 1)
+            value = loss(resized(inputs, image_scale(recipe, place, total)), targets)
             if not math.isfinite(value.item()):
                 raise NumericalError(
                     f"the loss is {value.item()} at step {step + 1} of {total}; try a smaller"
                     f" learning_rate than {recipe.learning_rate:g}"
                 )
-            place = min(max(step, int(budget.share * total)), total - 1)
-            optimiser.param_groups[0]["lr"] = learning_rate(recipe, place, total)
+            optimiser.set_rate(learning_rate(recipe, place, total))
             optimiser.zero_grad()
             value.backward()
             optimiser.step()
-            after()
             step += 1
+            optimiser.look_ahead(step, last=step == total)
+            after()
             summed, seen = summed + value.item() * len(targets), seen + len(targets)
             if budget.over():
                 break

@@ -21,6 +21,7 @@ from convdkm.lab.baselines.base import Baseline, check_like, check_training_set
 from convdkm.lab.baselines.descent import Budget, descend
 from convdkm.runtime.memory import available_memory
 from convdkm.training.batches import Batches, seed_of
+from convdkm.training.optimiser import Descent
 
 if TYPE_CHECKING:
     from convdkm.lab.baselines.gp_layers import DeepConvolutionalGP
@@ -120,8 +121,10 @@ class ConvolutionalGP(Baseline):
         model.train()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(training.seed, 4))
-            learned = model.parameters()
-            self.curve, _ = descend(learned, batches, training, loss, budget=budget, tell=self.tell)
+            optimiser = Descent.adam(model.parameters(), training, images.device)
+            self.curve, _ = descend(
+                optimiser, batches, training, loss, budget=budget, tell=self.tell
+            )
         self.cut_short = budget.over()
         self.model, self._shape = model.eval(), tuple(images.shape[1:])
         return self

@@ -8,6 +8,7 @@ from convdkm.config import Recipe
 from convdkm.errors import InvalidInputError, NumericalError
 from convdkm.lab.baselines.descent import Budget, descend
 from convdkm.training.batches import Batches
+from convdkm.training.optimiser import Descent
 
 
 class FakeClock:
@@ -30,8 +31,9 @@ def run(weight, loss, *, epochs=20, minutes=None, **more):
     batches = Batches(torch.zeros(10, 1), torch.zeros(10), 5)
     recipe = Recipe(epochs=epochs, learning_rate=0.1, schedule="constant", **more)
     said = []
+    optimiser = Descent.adam([weight], recipe, weight.device)
     curve, steps = descend(
-        [weight], batches, recipe, loss, budget=Budget(minutes), tell=said.append
+        optimiser, batches, recipe, loss, budget=Budget(minutes), tell=said.append
     )
     assert 2 * len(curve) - 1 <= steps <= 2 * len(curve)
     return curve, said
@@ -73,7 +75,8 @@ def test_the_rate_comes_down_with_the_time(monkeypatch):
     monkeypatch.setattr(torch.optim.Adam, "step", watched)
     batches = Batches(torch.zeros(10, 1), torch.zeros(10), 5)
     recipe = Recipe(epochs=1000, learning_rate=0.1, schedule="cosine", warmup=0.0)
-    descend([weight], batches, recipe, loss, budget=Budget(1.0), tell=lambda _: None)
+    optimiser = Descent.adam([weight], recipe, weight.device)
+    descend(optimiser, batches, recipe, loss, budget=Budget(1.0), tell=lambda _: None)
     assert len(rates) < 60
     assert rates == sorted(rates, reverse=True)
     assert rates[-1] < 0.02 * rates[0]
@@ -90,3 +93,27 @@ def test_a_loss_that_is_not_a_number_is_refused():
 def test_a_time_limit_is_positive(minutes):
     with pytest.raises(InvalidInputError, match="minutes must be a positive"):
         Budget(minutes)
+
+
+def test_weights_are_averaged_as_the_recipe_says():
+    ends = {}
+    for steps in (0, 3):
+        weight, loss = quadratic(1.0)
+        run(weight, loss, epochs=2, lookahead=steps, lookahead_rate=0.5)
+        ends[steps] = weight.item()
+    assert 0 < ends[3] < ends[0]
+
+
+def test_images_are_smaller_early_in_training():
+    seen = []
+    weight = nn.Parameter(torch.zeros(()))
+
+    def loss(inputs, targets):
+        seen.append(inputs.shape[-1])
+        return weight.square()
+
+    recipe = Recipe(epochs=4, early_scale=0.5, early_share=0.5, schedule="constant")
+    batches = Batches(torch.zeros(10, 1, 8, 8), torch.zeros(10), 5)
+    optimiser = Descent.adam([weight], recipe, weight.device)
+    descend(optimiser, batches, recipe, loss, budget=Budget(None), tell=lambda _: None)
+    assert seen == [4] * 4 + [8] * 4

@@ -11,6 +11,7 @@ from convdkm.lab.baselines.cnn import CNN, build
 from convdkm.lab.baselines.machine import InducingNNGP, Machine
 from convdkm.lab.bench.cnn import ResNet
 from convdkm.presets import preset
+from convdkm.training.build import first_draws
 
 TINY = {
     "inducing": [8, 12],
@@ -200,3 +201,29 @@ def test_a_machine_that_does_not_fit_is_foreseen(monkeypatch):
     monkeypatch.setattr("convdkm.training.memory.available_memory", lambda device: 100_000)
     with pytest.raises(InvalidInputError, match="GB"):
         baseline.foresee(images, labels)
+
+
+def test_muon_turns_the_networks_convolutions(stripes):
+    (images, labels), (test_images, test_labels) = stripes
+    recipe = {**TINY, "optimiser": "muon", "muon_rate": 0.05, "learning_rate": 0.01}
+    with first_draws(preset("quick").config(**recipe).training):
+        start = build(preset("quick").config(**recipe).model, images.shape[1], 3)
+    network = CNN(**recipe).fit(images, labels)
+    pairs = zip(start.parameters(), network.network.parameters(), strict=True)
+    kept = [bool(torch.isclose(a.norm(), b.norm())) for a, b in pairs if a.ndim == 4]
+    assert kept
+    assert all(kept)
+    found = float((network.predict(test_images) == test_labels).double().mean())
+    assert found > 0.7
+
+
+def test_the_network_follows_precision_and_views(stripes):
+    (images, labels), (test_images, _) = stripes
+    recipe = {**TINY, "epochs": 2}
+    plain = CNN(**recipe).fit(images, labels)
+    lower = CNN(**recipe, precision="bfloat16").fit(images, labels)
+    assert lower.curve != plain.curve
+    assert lower.curve == pytest.approx(plain.curve, rel=0.05)
+    mirrored = CNN(**recipe, views="flip").fit(images, labels)
+    assert not torch.equal(mirrored.scores(test_images), plain.scores(test_images))
+    torch.testing.assert_close(mirrored.scores(test_images), mirrored.scores(test_images.flip(3)))
