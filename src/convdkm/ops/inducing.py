@@ -156,7 +156,7 @@ class _WeightsOfData(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         factor: Any = times if scale is None else scalar(scale) * times
-        narrow = _placed(weight).to(dtype)
+        narrow = _placed(weight.to(dtype))
         before = None if left is None else (left * factor).to(dtype)
         after = None if right is None else right.to(dtype)
         inner = narrow if after is None else _right_product(narrow, after)
@@ -190,7 +190,7 @@ class _WeightsOfData(torch.autograd.Function):
         if after is not None:
             by_right = summed_products(narrow.flatten(0, 1), by_inner.flatten(0, 1)).to(ctx.wide)
             by_weight = _right_product(by_inner, after.T)
-        by_weight = _like_weights(by_weight.to(ctx.wide), ctx.shape)
+        by_weight = _like_weights(by_weight, ctx.shape).to(ctx.wide)
         return by_left, by_weight, by_right, by_scale, None, None
 
 
