@@ -65,7 +65,6 @@ def make(folder: Path, name: str, storage: str, into: Path | None, notes: str) -
                 f"in {storage}, probabilities of test images change by up to {deviation:.2g}, which"
                 f" is more than {TOLERANCE:g}; --storage float32 is more precise"
             )
-    target.chmod(0o644)
     if into is None and target.stat().st_size < SMALL:
         target = target.replace(PACKAGED / file)
     elif into is None:

@@ -56,7 +56,10 @@ def replacing(path: Path) -> Iterator[Path]:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            temporary.touch()
+            permissions = stat.S_IMODE(temporary.stat().st_mode)
             yield temporary
+            temporary.chmod(permissions)  # what wrote it may have made a file for its owner alone
             move_into_place(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -23,6 +23,8 @@ from convdkm.storage.files import parse_json, plain_path
 
 NAMES = {"convdkm": "a checkpoint of a run", "convdkm-predictor": "a predictor"}
 """What a file is, by the key of its description in the metadata."""
+PROGRAMS = {".onnx": "onnxruntime.InferenceSession", ".pt2": "torch.export.load"}
+"""What reads the exported programs that one may take for such a file, by their endings."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,11 @@ class TensorFormat:
 
     def read(self, path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and description of a file; whatever is wrong with it is an :attr:`error`."""
+        if reader := PROGRAMS.get(path.suffix.lower()):
+            raise self.error(
+                f"{path} is an exported program, for {reader}; here a .safetensors file is needed:"
+                f" {self.origin}"
+            )
         try:
             check_digest(path)
             with plain_path(path) as plain, safe_open(plain, framework="pt") as file:
