@@ -122,17 +122,19 @@ class ZCA(Whitening):
         state = self.state_dict()
         if self.matrix is None:
             return state
-        blocks = self.matrix.unflatten(0, (channels, -1)).unflatten(2, (channels, -1))
+        matrix = self.matrix.double()
+        blocks = matrix.unflatten(0, (channels, -1)).unflatten(2, (channels, -1))
         factors = torch.stack(
             [blocks[0, :, k].norm() / blocks[k, :, 0].norm() for k in range(channels)]
         )
-        columns = factors.repeat_interleave(len(self.matrix) // channels)
-        symmetric = self.matrix / columns
+        columns = factors.repeat_interleave(len(matrix) // channels)
+        symmetric = matrix / columns
         error = (symmetric - symmetric.T).abs().max()
         if not error < 1e-5 * symmetric.abs().max():
             return state
         rows, places = torch.tril_indices(*symmetric.shape)
-        return {"mean": state["mean"], "triangle": symmetric[rows, places], "columns": columns}
+        kept = {"triangle": symmetric[rows, places], "columns": columns}
+        return {"mean": state["mean"], **{k: v.to(self.matrix.dtype) for k, v in kept.items()}}
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, *arguments: Any
