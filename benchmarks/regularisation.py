@@ -37,8 +37,10 @@ def rows(samples: float) -> dict[str, dict[str, object]]:
 def in_words(values: Sequence[float], percent: bool) -> str:
     """Mean and standard error."""
     scale, digits = (100, 1) if percent else (1, 3)
-    error = f" ± {stdev(values) / len(values) ** 0.5 * scale:.{digits}f}" * (len(values) > 1)
-    return f"{mean(values) * scale:.{digits}f}{error}"
+    shown = f"{mean(values) * scale:.{digits}f}"
+    if len(values) == 1:
+        return shown
+    return f"{shown} ± {stdev(values) / len(values) ** 0.5 * scale:.{digits}f}"
 
 
 def main() -> None:

@@ -347,3 +347,19 @@ def test_a_failed_step_is_taken_back(options):
         assert "running" in name or torch.equal(value, good[name])
     for place, entries in trainer.optimiser.state_dict()["state"].items():
         assert all(torch.equal(value, state[place][name]) for name, value in entries.items())
+
+
+def test_scales_of_normalisations_are_bounded():
+    """One before a homogeneous kernel and a normalisation is moved by nothing but rounding."""
+    machine = a_machine()
+    trainer = trainer_of(machine)
+    scales = [
+        p for name, p in machine.named_parameters() if name.endswith(("data_scale", "ducing_scale"))
+    ]
+    assert scales
+    with torch.no_grad():
+        for scale in scales:
+            scale.fill_(-30.0)
+    inputs, targets = next(iter(trainer.batches.epoch(0)))
+    trainer.step(inputs, targets)
+    assert {scale.item() for scale in scales} == {-10.0}

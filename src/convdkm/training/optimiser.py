@@ -15,6 +15,7 @@ from convdkm.head import GPHead
 from convdkm.layers.conv import Mixing
 from convdkm.layers.gram_layer import GramLayer
 from convdkm.layers.input import Input
+from convdkm.layers.norm import Norm
 from convdkm.layers.pool import Flatten
 from convdkm.model import DeepKernelMachine
 from convdkm.numerics import inverse_square_root
@@ -32,6 +33,9 @@ COEFFICIENTS, ITERATIONS = (3.4445, -4.7750, 2.0315), 5
 """Of the Newton–Schulz iteration; they take singular values from 0.01 to 1 close to 1 soonest."""
 SMALLEST = 0.5
 """What a step of the head leaves of its precision, in any direction, at the least."""
+LARGEST_LOG_SCALE = 10.0
+"""Of a normalisation. A scale before a homogeneous kernel and another normalisation changes
+nothing, and rounding alone moves it: without a bound it may grow until variances overflow."""
 _KINDS: tuple[tuple[Any, tuple[str, ...], Kind], ...] = (
     ((Mixing, Flatten), ("weight",), "mixing"),
     (GramLayer, ("factor",), "gram"),
@@ -234,7 +238,8 @@ class Optimiser(Descent):
     variance more than doubles. These steps keep no averages. By the second-order form of the KL
     they would overshoot where a posterior is much narrower than its prior, so that it is refused.
 
-    Muon and averages of weights are those of :class:`Descent`. Parameters are in the order of
+    Logarithms of the scales of normalisations stay between ±10. Muon and averages of weights are
+    those of :class:`Descent`. Parameters are in the order of
     ``model.parameters()``.
 
     Args:
@@ -251,8 +256,17 @@ class Optimiser(Descent):
             )
         treated = ((p, _treatment(recipe, kind, p)) for p, kind in kinds(model).items())
         super().__init__(treated, recipe, model.device)
+        norms = [module for module in model.modules() if isinstance(module, Norm)]
+        self._log_scales = [p for norm in norms for p in norm.parameters(recurse=False)]
         self._head = model.head
         self._images = num_data * (model.head.num_outputs if model.head_kl == "mean" else 1)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        loss = super().step(closure)
+        for parameter in self._log_scales:
+            parameter.clamp_(-LARGEST_LOG_SCALE, LARGEST_LOG_SCALE)
+        return loss
 
     def _take(self, group: dict[str, Any]) -> None:
         if group["method"] == "head":
