@@ -163,7 +163,7 @@ class _WeightsOfData(torch.autograd.Function):
         ctx.times, ctx.factor, ctx.wide, ctx.shape = times, factor, weight.dtype, weight.shape
         ctx.save_for_backward(before, narrow, after, inner)
         result = inner * factor if before is None else _left_product(before, inner)
-        return result.mT.reshape(-1, *weight.shape[1:])
+        return result.mT.unflatten(2, weight.shape[2:])
 
     @staticmethod
     @once_differentiable

@@ -29,8 +29,14 @@ _MOST: ContextVar[int] = ContextVar("most", default=sys.maxsize)
 BLOCK = 1 << 13
 """Rows that :func:`summed_products` takes at a time, where it is a product of matrices."""
 
-RUN, FEWEST_RUNS = 64, 32
-"""Rows that a convolution has as one image, and how many images are worth one."""
+RUN, SHORT_RUN, FEWEST_RUNS = 128, 16, 16
+"""Rows that a convolution has as one image, and how many images are worth one.
+
+Sums over the rows of narrow maps, as gradients of weights, are faster in short runs.
+"""
+
+NARROW = 64
+"""Numbers in a row of a map that counts as narrow."""
 
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and platform.machine() in ("x86_64", "AMD64")
 
@@ -88,7 +94,7 @@ def without_autocast(maps: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(kind, enabled=False)
 
 
-def _images(rows: Tensor) -> Tensor | None:
+def _images(rows: Tensor, most: int = RUN) -> Tensor | None:
     """Rows ``(rows, P)`` as images ``(rows/R, P, 1, R)``, if products are better convolutions.
 
     Convolutions of one place come from oneDNN, which uses the widest instructions that the
@@ -99,8 +105,8 @@ def _images(rows: Tensor) -> Tensor | None:
     suits = _HAS_ONEDNN and rows.device.type == "cpu" and rows.dtype == torch.float32
     if not suits or torch.compiler.is_compiling():
         return None
-    run = math.gcd(len(rows), RUN)
-    if run < RUN // 4 or len(rows) < FEWEST_RUNS * run:
+    run = math.gcd(len(rows), most)
+    if run < SHORT_RUN or len(rows) < FEWEST_RUNS * RUN:
         return None
     return from_rows(rows, len(rows) // run, (1, run))
 
@@ -143,7 +149,8 @@ def summed_products(left: Tensor, right: Tensor) -> Tensor:
         with without_autocast(left):
             return left.to(dtype).T @ right.to(dtype)
     count = left.shape[0]
-    grad, images = _images(left), _images(right)
+    run = SHORT_RUN if max(left.shape[1], right.shape[1]) <= NARROW else RUN
+    grad, images = _images(left, run), _images(right, run)
     if grad is not None and images is not None:
         weight = left.new_empty(left.shape[1], right.shape[1], 1, 1)
         geometry = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)
