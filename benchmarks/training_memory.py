@@ -7,6 +7,7 @@ much the process grew, which includes the scratch space of libraries and what th
 for itself.
 
     python benchmarks/training_memory.py --inducing 16/32/64 64/128/256
+    python benchmarks/training_memory.py --preset accurate --precision bfloat16 --batch 256
 """
 
 import argparse
@@ -15,6 +16,7 @@ from dataclasses import replace
 
 import torch
 
+from convdkm.config import Precision
 from convdkm.lab.studies.comparison.measuring import forget_peak, memory_now, peak_memory
 from convdkm.presets import preset
 from convdkm.runtime import memory
@@ -30,11 +32,14 @@ STEPS = 3
 CPU = torch.device("cpu")
 
 
-def measured(name: str, inducing: list[int], batch: int) -> tuple[float, int, int]:
+def measured(
+    name: str, inducing: list[int], batch: int, precision: Precision
+) -> tuple[float, int, int]:
     """Bytes: the estimate, the allocator's peak, and the growth of the process."""
     keep_freed_memory()
     torch.set_num_threads(1)
-    options = {"inducing": inducing, "batch_size": batch, "epochs": 1, "calibrate": 0}
+    options = {"inducing": inducing, "batch_size": batch, "precision": precision}
+    options |= {"epochs": 1, "calibrate": 0, "compile": False}
     config = preset(name).config("cifar10", **options)
     recipe, count = config.training, STEPS * batch
     images, labels = torch.randn(count, 3, 32, 32), torch.arange(count) % 10
@@ -63,13 +68,15 @@ def main() -> None:
     parser.add_argument("--preset", default="fast")
     parser.add_argument("--inducing", nargs="+", default=sizes, metavar="N/N/N")
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
     arguments = parser.parse_args()
     print(
         f"{'inducing':>14} {'estimate':>12} {'allocator':>12} {'process':>12}  estimate/allocator"
     )
     for size in arguments.inducing:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            given = (arguments.preset, list(map(int, size.split("/"))), arguments.batch)
+            widths = list(map(int, size.split("/")))
+            given = (arguments.preset, widths, arguments.batch, arguments.precision)
             expected, held, grown = pool.apply(measured, given)
         megabytes = " ".join(f"{each / 1e6:9,.1f} MB" for each in (expected, held, grown))
         print(f"{size:>14} {megabytes}  {expected / held:.2f}", flush=True)

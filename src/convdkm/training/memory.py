@@ -11,19 +11,20 @@ import copy
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from convdkm.config import Precision, Recipe
+from convdkm.config import Recipe
 from convdkm.errors import ConvDKMError, InvalidInputError
 from convdkm.kernels import pointwise
 from convdkm.model import DeepKernelMachine
 from convdkm.runtime.maps import smaller_pieces
 from convdkm.runtime.memory import available_memory, peak_memory
 from convdkm.training.build import products_in
+from convdkm.training.optimiser import bytes_of_state
 from convdkm.training.passes import Passes
 from convdkm.training.world import World
 
@@ -74,7 +75,7 @@ class Demand:
         held: bytes of the images that are in memory already.
         copied: bytes of the images that will be copied.
         checkpointing: whether blocks are worked out again in the backward pass.
-        precision: of a step.
+        recipe: gives the precision of a step, and the averages that its optimiser keeps.
     """
 
     image_shape: tuple[int, ...]
@@ -86,7 +87,7 @@ class Demand:
     held: int = 0
     copied: int = 0
     checkpointing: bool = False
-    precision: Precision = "float32"
+    recipe: Recipe = field(default_factory=Recipe, compare=False)
 
     @classmethod
     def of(
@@ -118,7 +119,7 @@ class Demand:
             held=sum(each.nbytes for each in (images, *scored)) if on_host else 0,
             copied=images.nbytes * (whitened + (not on_host)),
             checkpointing=recipe.checkpointing,
-            precision=recipe.precision,
+            recipe=recipe,
         )
 
 
@@ -166,9 +167,10 @@ def estimate(
             return None
         if device.type == "cpu":
             there //= int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    # Adam's two averages, the copy of parameters and averages that a failed step goes back to, and
-    # the parameters themselves where they are not yet on the device.
-    standing = _bytes_of(model) * (5 if device.type == "cpu" else 6) + demand.copied
+    # The optimiser's averages, the copy of parameters and averages that a failed step goes back to,
+    # and the parameters themselves where they are not yet on the device.
+    copies = 1 if device.type == "cpu" else 2
+    standing = copies * _bytes_of(model) + 2 * bytes_of_state(model, demand.recipe) + demand.copied
     bound = upper_bound(model, demand)
     if bound is not None and standing + bound <= CAREFREE * there:
         return Estimate(demand.held + standing + bound, demand.held + there, measured=False)
@@ -203,7 +205,7 @@ class Probe:
     """
 
     def __init__(self, model: DeepKernelMachine, demand: Demand, device: torch.device) -> None:
-        self.device, self._precision = device, demand.precision
+        self.device, self._precision = device, demand.recipe.precision
         channels, *space = demand.image_shape
         small = space
         while math.prod(small) > PROBE_PLACES and min(small) >= 32:

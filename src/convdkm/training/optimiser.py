@@ -36,6 +36,8 @@ SMALLEST = 0.5
 LARGEST_LOG_SCALE = 10.0
 """Of a normalisation. A scale before a homogeneous kernel and another normalisation changes
 nothing, and rounding alone moves it: without a bound it may grow until variances overflow."""
+_AVERAGES: dict[Method, int] = {"adam": 2, "muon": 1, "natural": 1, "head": 0}
+"""How many averages of the size of a parameter each kind of step keeps."""
 _KINDS: tuple[tuple[Any, tuple[str, ...], Kind], ...] = (
     ((Mixing, Flatten), ("weight",), "mixing"),
     (GramLayer, ("factor",), "gram"),
@@ -306,6 +308,16 @@ class Optimiser(Descent):
             gradient = self._begun(mean, average=False)[1].unsqueeze(-1)
             step = spread @ (spread.mT @ gradient)
             mean.sub_(step.squeeze(-1), alpha=weight)
+
+
+def bytes_of_state(model: DeepKernelMachine, recipe: Recipe) -> int:
+    """How much the averages take that an :class:`Optimiser` keeps."""
+
+    def copies(kind: Kind, parameter: nn.Parameter) -> int:
+        _, method = _treatment(recipe, kind, parameter)
+        return _AVERAGES[method] + (recipe.lookahead > 0)
+
+    return sum(p.nbytes * copies(kind, p) for p, kind in kinds(model).items())
 
 
 def by_muon(recipe: Recipe) -> Treatment:
