@@ -5,9 +5,10 @@ memory layouts of PyTorch. All run in turn on one thread, the machine as ``--com
 What counts is the processor time of this process, which other work on the machine changes little.
 FLOPs are counted from what PyTorch starts; those of the inducing chain and of the optimiser are
 the ones that do not depend on the number of images. With ``--precision bfloat16``, the machine and
-the CNN make their products in it.
+the CNN make their products in it. Both take the steps of the preset's optimiser.
 
     python benchmarks/wide_step.py --preset fast --inducing 64/128/256 128/256/512
+    python benchmarks/wide_step.py --set "blocks=1 optimiser=adam"
 """
 
 import argparse
@@ -17,7 +18,9 @@ from statistics import median
 
 import torch
 
-from convdkm.config import Precision
+from convdkm.cli.inputs import given_options
+from convdkm.config import Precision, RunConfig
+from convdkm.lab.baselines.cnn import optimiser_of
 from convdkm.lab.bench.contestants import (
     CHANNELS,
     CLASSES,
@@ -49,10 +52,10 @@ def processor_time(step: Callable[[], object]) -> Callable[[], Lap]:
 
 
 def compared(
-    name: str, widths: tuple[int, ...], batch: int, repeats: int, precision: Precision
+    base: RunConfig, widths: tuple[int, ...], batch: int, repeats: int, precision: Precision
 ) -> str:
     """A line of the table."""
-    config = preset(name).config("cifar10", inducing=list(widths), precision=precision)
+    config = base.updated({"inducing": list(widths), "precision": precision})
     blocks, strides = (
         tuple(given) * (len(widths) if len(given) == 1 else 1)
         for given in (config.model.blocks, config.model.strides)
@@ -74,6 +77,9 @@ def compared(
         optimiser.step()
 
     def stepped(network: Contestant) -> Callable[[], None]:
+        (group,) = network.optimiser.param_groups
+        network.optimiser = optimiser_of(group["params"], config.training, model.device)
+
         def step() -> None:
             network.forget()
             with products_in(precision, model.device):
@@ -101,7 +107,12 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument(
+        "--set", default="", metavar="'NAME=VALUE NAME=VALUE'", help="of the preset"
+    )
     arguments = parser.parse_args()
+    base = preset(arguments.preset).config("cifar10")
+    base = base.updated(given_options(arguments.set.split()))
     keep_freed_memory()
     torch.set_num_threads(1)
     print(
@@ -110,9 +121,7 @@ def main() -> None:
     )
     for size in arguments.inducing:
         widths = tuple(map(int, size.split("/")))
-        line = compared(
-            *(arguments.preset, widths, arguments.batch, arguments.repeats, arguments.precision)
-        )
+        line = compared(*(base, widths, arguments.batch, arguments.repeats, arguments.precision))
         print(line, flush=True)
 
 

@@ -75,7 +75,7 @@ def test_so_are_the_other_parts(part):
 
 
 def test_a_run_of_the_preset_fast_takes_what_is_estimated():
-    """To a tenth, with batches, gradients, the averages of Adam and Muon and the state to go back to."""
+    """To a tenth, with batches, gradients, the optimiser's averages and the state to go back to."""
     config = preset("fast").config("cifar10", epochs=1, calibrate=0)
     recipe, count = config.training, 3 * config.training.batch_size
     images, labels = torch.randn(count, 3, 32, 32), torch.arange(count) % 10

@@ -75,8 +75,8 @@ class Descent(torch.optim.Adam):
 
     where :math:`|\cdot|` is the Frobenius norm: C turns by about η in a direction whose singular
     values are equal, and keeps its norm. So the rate is relative and does not depend on width or
-    parameterisation. O comes from five Newton–Schulz iterations, in float32 or bfloat16 as
-    the recipe says.
+    parameterisation. O comes from five Newton–Schulz iterations, whose products with N are in
+    float32 or bfloat16 as the recipe says.
 
     Averages of weights are taken by :meth:`look_ahead`.
 
@@ -342,14 +342,26 @@ def _treatment(recipe: Recipe, kind: Kind, parameter: Tensor) -> Treatment:
 def orthogonalised(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     r"""Nearly :math:`(NN^T)^{-1/2}N`, the nearest matrix whose singular values are all one.
 
-    By the quintic Newton–Schulz iteration :math:`X \leftarrow aX + (bA + cA^2)X` with
-    :math:`A = XX^T`, from :math:`X = N/|N|`. PyTorch has the same inside of ``torch.optim.Muon``,
-    under a private name, in bfloat16 and for parameters that are matrices.
+    By the quintic Newton–Schulz iteration :math:`X \leftarrow B X` with :math:`A = XX^T` and
+    :math:`B = aI + bA + cA^2`, from :math:`X = N/|N|`. All that a step needs of X is A, which
+    becomes :math:`BAB`, so that only the first A and the last X are products with the wide matrix.
+    ``torch.optim.Muon`` has the same iteration on X itself, under a private name, in bfloat16 and
+    for parameters that are matrices.
+
+    Args:
+        matrix: N.
+        dtype: of the two products with the wide matrix; the iteration is in float32.
     """
     a, b, c = COEFFICIENTS
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
-    x = (wide / wide.norm().clamp(min=torch.finfo(wide.dtype).tiny)).to(dtype)
+    start = (wide / wide.norm().clamp(min=torch.finfo(wide.dtype).tiny)).to(dtype)
+    gram = (start @ start.T).float()
+    factors = None
     for _ in range(ITERATIONS):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x if wide is matrix else x.T
+        step = torch.addmm(gram, gram, gram, beta=b, alpha=c)
+        step.diagonal().add_(a)
+        gram = step @ gram @ step
+        factors = step if factors is None else step @ factors
+    assert factors is not None
+    result = factors.to(dtype) @ start
+    return result if wide is matrix else result.T

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -79,7 +80,7 @@ class CNN(Baseline):
 
         network.train()
         self.curve, self._steps = descend(
-            optimiser_of(network, training, device),
+            optimiser_of(network.parameters(), training, device),
             batches,
             training,
             loss,
@@ -110,7 +111,7 @@ class CNN(Baseline):
     def flops(self, images: Tensor, labels: Tensor) -> float | None:
         network = copy.deepcopy(self.require_fitted(self.network)).train()
         device = next(network.parameters()).device
-        optimiser = optimiser_of(network, self.config.training, device)
+        optimiser = optimiser_of(network.parameters(), self.config.training, device)
         inputs, targets = images.to(device, torch.float32), labels.long().to(device)
 
         def step(count: int) -> None:
@@ -127,14 +128,14 @@ class CNN(Baseline):
         return sum(p.numel() for p in self.require_fitted(self.network).parameters())
 
 
-def optimiser_of(network: nn.Module, recipe: Recipe, device: torch.device) -> Descent:
-    """The recipe's, on a network."""
+def optimiser_of(parameters: Iterable[Tensor], recipe: Recipe, device: torch.device) -> Descent:
+    """The recipe's, on the parameters of a network."""
 
     def treated(parameter: Tensor) -> Treatment:
         convolves = recipe.optimiser == "muon" and parameter.ndim == 4
         return by_muon(recipe) if convolves else (1.0, "adam")
 
-    return Descent(((p, treated(p)) for p in network.parameters()), recipe, device)
+    return Descent(((p, treated(p)) for p in parameters), recipe, device)
 
 
 def at_least_two(batch: Tensor) -> Tensor:
