@@ -26,8 +26,6 @@ from convdkm.training.world import find_device
 
 LEAST_EPOCHS = 10
 """Passes over the samples by default, or more, so that there are ``least_steps``."""
-LEAST_NU, NU_TIMES_SAMPLES = 10.0, 40_000.0
-"""The regressor's ν: the latter over the number of samples, or the former if that is more."""
 INITIALISING_SAMPLES = 512
 
 
@@ -39,6 +37,11 @@ class VectorOptions(Options):
     nu: Nu
     learn_scales: bool
     noise: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+
+
+def default_nu(samples: int) -> float:
+    """The regressor's ν: the fewer the samples, the sooner Gram matrices that are free overfit."""
+    return max(10.0, 15 * (1000 / samples) ** 1.5)
 
 
 class _OnVectors(MachineEstimator):
@@ -187,7 +190,7 @@ class DKMClassifier(MachineClassifier, _OnVectors):
 
 
 class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
-    """Regression on vectors by a deep kernel machine, with the uncertainty of its predictions.
+    r"""Regression on vectors by a deep kernel machine, with the uncertainty of its predictions.
 
     A fully connected machine (:func:`convdkm.fully_connected`) with Gaussian noise, trained by
     Adam and natural steps of the top layer, with one cycle of the learning rate. Targets are
@@ -195,8 +198,8 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
     in common on that scale.
 
     Args:
-        nu: as in :class:`DKMClassifier`; by default 40,000 over the number of samples, but 10 at
-            the least: with few samples, Gram matrices that are free to move overfit.
+        nu: as in :class:`DKMClassifier`; by default :math:`15\,(1000/N)^{3/2}` for N samples, but
+            10 at the least: with few samples, Gram matrices that are free to move overfit.
         noise: variance of the noise to start with, as a share of the targets' variance; learned.
         epochs: passes over the samples; by default 10, or as many as make 300 steps.
 
@@ -223,7 +226,7 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
         depth: int = 2,
         *,
         nu: float | Sequence[float] | None = None,
-        kernel: str | Kernel = "squared-exponential",
+        kernel: str | Kernel = "arc-cosine-learned",
         learn_scales: bool = True,
         noise: float = 0.1,
         standardise: bool = True,
@@ -244,9 +247,7 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
         columns = y.reshape(len(y), -1).astype(np.float64)
         self.target_scaler_ = StandardScaler().fit(columns)
         targets = torch.as_tensor(self.target_scaler_.transform(columns))
-        nu = self.nu
-        if nu is None:
-            nu = max(LEAST_NU, NU_TIMES_SAMPLES / len(X))
+        nu = default_nu(len(X)) if self.nu is None else self.nu
         self._fit_vectors(X, targets, targets.shape[1], "gaussian", nu=nu)
         return self
 
