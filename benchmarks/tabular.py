@@ -22,7 +22,6 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-import gpytorch
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -139,24 +138,30 @@ def exact_gp(data: Data, seed: int) -> Predicted:
     return gp.predict(data.held_out, return_std=True)  # the white noise is part of the kernel
 
 
-class SparseGP(gpytorch.models.ApproximateGP):
+def sparse_model(points: torch.Tensor) -> Any:
     """Sparse variational Gaussian process with a length scale for every feature."""
+    import gpytorch
 
-    def __init__(self, points: torch.Tensor) -> None:
-        posterior = gpytorch.variational.NaturalVariationalDistribution(len(points))
-        strategy = gpytorch.variational.VariationalStrategy(self, points, posterior)
-        super().__init__(strategy)
-        self.mean = gpytorch.means.ConstantMean()
-        self.kernel = gpytorch.kernels.ScaleKernel(
-            gpytorch.kernels.RBFKernel(ard_num_dims=points.shape[1])
-        )
+    class SparseGP(gpytorch.models.ApproximateGP):
+        def __init__(self) -> None:
+            posterior = gpytorch.variational.NaturalVariationalDistribution(len(points))
+            strategy = gpytorch.variational.VariationalStrategy(self, points, posterior)
+            super().__init__(strategy)
+            self.mean = gpytorch.means.ConstantMean()
+            self.kernel = gpytorch.kernels.ScaleKernel(
+                gpytorch.kernels.RBFKernel(ard_num_dims=points.shape[1])
+            )
 
-    def forward(self, x: torch.Tensor) -> Any:
-        return gpytorch.distributions.MultivariateNormal(self.mean(x), self.kernel(x))
+        def forward(self, x: torch.Tensor) -> Any:
+            return gpytorch.distributions.MultivariateNormal(self.mean(x), self.kernel(x))
+
+    return SparseGP().to(points)
 
 
 def sparse_gp(data: Data, seed: int) -> Predicted:
     """Natural steps for the posterior, and Adam, whose rate decays, for everything else."""
+    import gpytorch
+
     torch.manual_seed(seed)
     X, y = torch.as_tensor(data.X), torch.as_tensor(data.y)
     distinct = X.unique(dim=0)
@@ -165,7 +170,7 @@ def sparse_gp(data: Data, seed: int) -> Predicted:
         noise_constraint=gpytorch.constraints.GreaterThan(1e-6)
     ).to(X)
     likelihood.noise = 0.1
-    model = SparseGP(points).to(X)
+    model = sparse_model(points)
     bound = gpytorch.mlls.VariationalELBO(likelihood, model, len(y))
     natural = gpytorch.optim.NGD(model.variational_parameters(), len(y), lr=0.1)
     rest = [*model.hyperparameters(), *likelihood.parameters()]

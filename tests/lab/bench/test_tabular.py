@@ -13,7 +13,6 @@ SCRIPT = Path(__file__).parents[3] / "benchmarks" / "tabular.py"
 
 @pytest.fixture(scope="module")
 def script():
-    pytest.importorskip("gpytorch")
     return runpy.run_path(str(SCRIPT))
 
 
