@@ -215,19 +215,23 @@ def test_samples_have_the_mean_and_the_covariance():
         torch.testing.assert_close(found, joint.covariance[0], rtol=0, atol=0.03 * scale)
 
 
-def test_posterior_of_vectors_is_that_of_a_sparse_gaussian_process():
+@pytest.mark.parametrize("learn_scales", [False, True])
+def test_posterior_of_vectors_is_that_of_a_sparse_gaussian_process(learn_scales):
     """By the formula, with K the kernel matrix between all points."""
     torch.manual_seed(0)
     x, new = torch.randn(12, 3, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
     model = dkm.DeepKernelMachine(
-        dkm.VectorInput(3, 4),
+        dkm.VectorInput(3, 4, learn_scales=learn_scales),
         dkm.ArcCosine(),
         dkm.GPHead(4, 1),
         dkm.Gaussian(1),
         dtype=torch.float64,
     ).initialise(x, seed=0)
-    inducing = model.input.inducing.detach()
-    rows = torch.cat([inducing, new])
+    rows = torch.cat([model.input.inducing.detach(), new])
+    if learn_scales:
+        scales = torch.tensor([0.5, 1.0, 3.0], dtype=torch.float64)
+        model.input.log_scales.data.copy_(scales.log())
+        rows = rows * scales
     gram = rows @ rows.T / 3
     own = gram.diagonal()
     K = dkm.ArcCosine().of(gram, own[:, None], own[None])

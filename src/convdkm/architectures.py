@@ -318,6 +318,7 @@ def fully_connected(
     *,
     nu: float | Sequence[float] = 1.0,
     kernel: Kernel | None = None,
+    learn_scales: bool = False,
     normalise: bool = False,
     gram_parameterisation: Parameterisation = "whitened",
     gram_scale: float = 1.0,
@@ -338,6 +339,7 @@ def fully_connected(
         depth: number of learned Gram matrices.
         nu: weight of every Gram layer's KL: one number, or one for each.
         kernel: copied for every layer; ``ArcCosine()`` by default.
+        learn_scales: learn a scale of every feature; see :class:`VectorInput`.
         normalise: put a :class:`Norm` after every Gram layer.
         gram_parameterisation, gram_scale: see :class:`GramLayer`.
         likelihood: ``"gaussian"`` for regression, ``"categorical"`` for classes, or a likelihood.
@@ -366,5 +368,5 @@ def fully_connected(
     head = GPHead(
         inducing, num_outputs, covariance=head_covariance, parameterisation=head_parameterisation
     )
-    points = VectorInput(in_features, inducing)
+    points = VectorInput(in_features, inducing, learn_scales=learn_scales)
     return DeepKernelMachine(points, Sequential(body), head, likelihood, dtype=dtype)

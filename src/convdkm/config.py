@@ -126,6 +126,9 @@ class Recipe(Options):
     input_rate: Factor = Field(
         1.0, description="of inducing inputs, times the learning rate; 0 freezes them"
     )
+    noise_rate: Factor = Field(
+        1.0, description="of the logarithm of Gaussian noise, times the learning rate"
+    )
     width_transfer: WidthTransfer = Field(
         "none",
         description="Adam's rate of mixing weights of P incoming inducing points: times (16/P)^½"

@@ -96,6 +96,50 @@ def test_a_column_of_targets_gives_a_column(diabetes):
     assert np.allclose(column[:, 0], flat)
 
 
+def test_the_regressor_finds_the_features_that_matter_and_a_noise_that_is_small():
+    generator = np.random.default_rng(0)
+    X = generator.normal(size=(200, 6))
+    y = np.sin(2 * X[:, 0]) + X[:, 1] + 0.01 * generator.normal(size=200)
+    options = {"inducing": 30, "depth": 1, "random_state": 0}
+    regressor = DKMRegressor(**options).fit(X, y)
+    scales = regressor.model_.input.log_scales.exp()
+    assert scales[:2].min() > 2 * scales[2:6].max()
+    assert float(regressor.model_.likelihood.noise) < 0.01
+    plain = DKMRegressor(**options, learn_scales=False, epochs=2).fit(X, y)
+    assert plain.model_.input.log_scales is None
+
+
+def test_defaults_of_the_regressor_follow_the_number_of_samples(diabetes, monkeypatch):
+    def weights(regressor):
+        return [
+            layer.nu for layer in regressor.model_.modules() if isinstance(layer, dkm.GramLayer)
+        ]
+
+    X, y = (np.tile(values, (20, 1) if values.ndim == 2 else 20) for values in diabetes)
+    monkeypatch.setattr(DKMRegressor, "least_steps", 3)
+    monkeypatch.setattr("convdkm.estimators.vectors.LEAST_EPOCHS", 1)
+    for count, nu, epochs in ((250, 120.0, 3), (1000, 15.0, 1), (8000, 10.0, 1)):
+        regressor = DKMRegressor(inducing=5, random_state=0).fit(X[:count], y[:count])
+        assert [layer.nu for layer in regressor.model_.modules() if hasattr(layer, "nu")] == [
+            nu
+        ] * 2
+        assert regressor.epochs_ == epochs
+        assert regressor.nu is None
+    given = DKMRegressor(inducing=5, nu=[1.0, 2.0], epochs=1).fit(X[:50], y[:50])
+    assert weights(given) == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("precision", ["float64", "float32"])
+def test_targets_without_noise(precision):
+    X = np.linspace(-2, 2, 60)[:, None]
+    regressor = DKMRegressor(inducing=10, depth=1, precision=precision, random_state=0)
+    for y in (X[:, 0], np.full(60, 3.0)):
+        mean, std = regressor.fit(X, y).predict(X, return_std=True)
+        assert np.abs(mean - y).max() < 0.05
+        assert np.isfinite(std).all()
+        assert std.max() < 0.2
+
+
 # -- labels and probabilities ----------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """Exact kernels against neural-tangents, and against themselves by other routes."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -301,3 +302,11 @@ def test_errors():
         conv().plan(torch.eye(3, dtype=torch.float64))
     with pytest.raises(dkm.GramError, match=r"layers\.5.*no space left"):
         ExactKernel(*kernel.layers[:5], dkm.Sequential(dkm.Flatten(), dkm.Flatten()))(x)
+
+
+def test_learned_scales_of_vectors_are_not_left_out():
+    machine = dkm.fully_connected(3, 1, inducing=4, nu=math.inf, learn_scales=True)
+    with pytest.raises(dkm.InvalidInputError, match=r"scale for every feature.*log_scales\.exp"):
+        ExactKernel(machine)(torch.ones(2, 3))
+    body = machine.initialise(torch.eye(5, 3), seed=0).body
+    assert ExactKernel(body)(torch.eye(2, 3)).shape == (2, 2)

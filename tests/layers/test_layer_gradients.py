@@ -147,6 +147,7 @@ def test_derivatives_of_the_head(covariance, parameterisation):
         (lambda: dkm.PatchInput(2, 3, 2, stride=2), (2, 2, 3, 4)),
         (lambda: dkm.PatchInput(1, 3, 3, border="inside", ndim=1), (2, 1, 4)),
         (lambda: dkm.VectorInput(4, 3), (5, 4)),
+        (lambda: dkm.VectorInput(4, 3, learn_scales=True), (5, 4)),
     ],
 )
 def test_derivatives_of_an_input(build, shape):
@@ -154,11 +155,13 @@ def test_derivatives_of_an_input(build, shape):
     layer, inputs = build(), normal(generator, *shape)
     layer.initialise(inputs, generator)
 
-    def evaluate(inducing, inputs):
-        gram = torch.func.functional_call(layer, {"inducing": inducing}, (inputs,))
+    names = [name for name, _ in layer.named_parameters()]
+
+    def evaluate(inputs, *values):
+        gram = torch.func.functional_call(layer, dict(zip(names, values, strict=True)), (inputs,))
         return gram.ii, gram.it, gram.tt
 
-    tensors = (layer.inducing + 0.1, inputs)
+    tensors = (inputs, *(parameter + 0.1 for parameter in layer.parameters()))
     assert torch.autograd.gradcheck(
         evaluate, [t.detach().clone().requires_grad_() for t in tensors]
     )

@@ -252,6 +252,9 @@ def expected_input(layer: dkm.Input, inputs: torch.Tensor) -> Blocks:
     """The first Gram."""
     inducing, inputs = array(layer.inducing), array(inputs)
     if isinstance(layer, dkm.VectorInput):
+        if layer.log_scales is not None:
+            scales = np.exp(array(layer.log_scales))
+            inducing, inputs = inducing * scales, inputs * scales
         return oracle.vector_gram(inducing, inputs)
     window = _window(layer.window)
     return oracle.patch_gram(inducing, inputs, border=layer.border, **window)

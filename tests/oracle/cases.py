@@ -425,6 +425,10 @@ def _input_case(row: str, label: str, build: Callable[[], dkm.Input], shape: tup
 
 def input_cases() -> Iterator[Case]:
     yield _input_case("VectorInput", "VectorInput", lambda: dkm.VectorInput(7, 4), (6, 7))
+    scaled = "VectorInput learn_scales"
+    yield _input_case(
+        "VectorInput", scaled, lambda: dkm.VectorInput(7, 4, learn_scales=True), (6, 7)
+    )
     spaces = {1: (9,), 2: (6, 5), 3: (4, 3, 4)}
     for ndim, size, (stride, dilation), border in itertools.product(
         (1, 2, 3), (1, 2, 3), ((1, 1), (2, 1), (1, 2), (3, 1)), ("zero", "inside")

@@ -101,6 +101,7 @@ MACHINES = {
     "product": kernel(dkm.ArcCosine() * dkm.SquaredExponential(2.0)),
     "convex": kernel(dkm.ConvexCombination(dkm.ArcCosine(), dkm.Linear(), weights=(1.0, 3.0))),
     "vectors": connected(),
+    "vectors, scaled": connected(learn_scales=True),
     "vectors, normalised": connected(normalise=True, head_covariance="per-output"),
     "vector classes": connected(likelihood="categorical", kernel=dkm.Matern(1.5)),
     "pooling": sequence(

@@ -64,6 +64,18 @@ def test_a_factor_multiplies_the_first_step_of_its_kind_alone(kind):
         torch.testing.assert_close(moved, plain * (0.25 if found == kind else 1), rtol=1e-9, atol=0)
 
 
+def test_noise_has_a_rate_of_its_own():
+    machine = dkm.fully_connected(2, 1, inducing=4, learn_scales=True)
+    found = {name: kinds(machine)[p] for name, p in machine.named_parameters()}
+    assert [name for name, kind in found.items() if kind == "noise"] == ["likelihood.log_noise"]
+    assert found["input.log_scales"] == "rest"
+    optimiser = Optimiser(machine, Recipe(noise_rate=3.0), num_data=5)
+    optimiser.set_rate(0.1)
+    rates = {p: group["lr"] for group in optimiser.param_groups for p in group["params"]}
+    assert rates.pop(machine.likelihood.log_noise) == pytest.approx(0.3)
+    assert set(rates.values()) == {0.1}
+
+
 @pytest.mark.parametrize(("transfer", "power"), [("root", 0.5), ("linear", 1.0)])
 def test_width_transfer_is_a_power_of_the_incoming_width(transfer, power):
     for (kind, moved), (_, plain) in zip(

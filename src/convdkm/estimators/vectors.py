@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,8 +24,8 @@ from convdkm.training.batches import Batches
 from convdkm.training.build import dtype_of
 from convdkm.training.world import find_device
 
-LEAST_STEPS, LEAST_EPOCHS = 150, 10
-"""Epochs are so many by default, or more, so that there are so many steps."""
+LEAST_EPOCHS = 10
+"""Passes over the samples by default, or more, so that there are ``least_steps``."""
 INITIALISING_SAMPLES = 512
 
 
@@ -35,20 +35,46 @@ class VectorOptions(Options):
     inducing: PositiveInt
     depth: Annotated[int, Field(ge=0)]
     nu: Nu
+    learn_scales: bool
     noise: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
-class _OnVectors(MachineEstimator):
-    """Base class of the estimators on vectors."""
+def default_nu(samples: int) -> float:
+    """The regressor's ν: the fewer the samples, the sooner Gram matrices that are free overfit."""
+    return max(10.0, 15 * (1000 / samples) ** 1.5)
 
+
+class _OnVectors(MachineEstimator):
+    """Base class of the estimators on vectors.
+
+    Attributes:
+        least_steps: of training by default.
+        fixed: what their recipes have in common beside the parameters.
+    """
+
+    least_steps: ClassVar[int] = 150
+    fixed: ClassVar[dict[str, Any]] = {
+        "whitening": "none",
+        "crop": 0,
+        "flip": False,
+        "schedule": "one-cycle",
+        "calibrate": 2048,
+    }
     kernel: str | Kernel
+    learn_scales: bool
     standardise: bool
     epochs: int | None
 
     def _fit_vectors(
-        self, X: NDArray[np.float64], targets: Tensor, num_outputs: int, likelihood: LikelihoodName
+        self,
+        X: NDArray[np.float64],
+        targets: Tensor,
+        num_outputs: int,
+        likelihood: LikelihoodName,
+        **chosen: Any,
     ) -> None:
-        parameters = self.get_params(deep=False)
+        """Fit a machine by the parameters, and by those in their place that were ``chosen``."""
+        parameters = self.get_params(deep=False) | chosen
         given = {name: parameters.get(name) for name in VectorOptions.model_fields}
         options = VectorOptions.checked(given)
         kernel = self.kernel
@@ -70,6 +96,7 @@ class _OnVectors(MachineEstimator):
                 depth=options.depth,
                 nu=options.nu,
                 kernel=kernel,
+                learn_scales=options.learn_scales,
                 likelihood=likelihood,
                 noise=options.noise,
                 dtype=dtype,
@@ -83,11 +110,10 @@ class _OnVectors(MachineEstimator):
         """The parameters as a recipe; no batch is larger than there are samples."""
         names = ("epochs", "batch_size", "learning_rate", "precision", "device")
         given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        fixed = {"whitening": "none", "crop": 0, "flip": False, "schedule": "one-cycle"}
-        recipe = Recipe.checked({**given, **fixed, "calibrate": 2048, "seed": self._drawn_seed()})
+        recipe = Recipe.checked({**given, **self.fixed, "seed": self._drawn_seed()})
         batch_size, epochs = min(recipe.batch_size, count), recipe.epochs
         if self.epochs is None:
-            epochs = max(LEAST_EPOCHS, epochs_of(LEAST_STEPS, count, batch_size))
+            epochs = max(LEAST_EPOCHS, epochs_of(self.least_steps, count, batch_size))
         return recipe.model_copy(update={"batch_size": batch_size, "epochs": epochs})
 
     def _inputs(self, X: Any) -> Tensor:
@@ -111,7 +137,9 @@ class DKMClassifier(MachineClassifier, _OnVectors):
         nu: how strongly every layer is held to its kernel, from 0 to infinity, where nothing is
             learned but the top layer; one number, or one for each layer.
         kernel: a name (:data:`convdkm.kernels.KERNELS`) or a :class:`convdkm.Kernel`;
-            ``"arc-cosine-learned"`` learns a variance of weights and one of biases.
+            ``"arc-cosine-learned"`` learns a variance of weights and one of biases, and
+            ``"squared-exponential"`` its length scale and its variance.
+        learn_scales: learn a scale of every feature, so that some may count more than others.
         standardise: bring every feature to mean 0 and variance 1 first.
         epochs: passes over the samples; by default 10, or as many as make 150 steps.
         batch_size: samples a step.
@@ -141,6 +169,7 @@ class DKMClassifier(MachineClassifier, _OnVectors):
         *,
         nu: float | Sequence[float] = 10.0,
         kernel: str | Kernel = "arc-cosine-learned",
+        learn_scales: bool = False,
         standardise: bool = True,
         epochs: int | None = None,
         batch_size: int = 256,
@@ -161,14 +190,18 @@ class DKMClassifier(MachineClassifier, _OnVectors):
 
 
 class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
-    """Regression on vectors by a deep kernel machine, with the uncertainty of its predictions.
+    r"""Regression on vectors by a deep kernel machine, with the uncertainty of its predictions.
 
     A fully connected machine (:func:`convdkm.fully_connected`) with Gaussian noise, trained by
-    Adam with one cycle of the learning rate. Targets are brought to mean 0 and variance 1 inside,
-    and predictions back; several targets have their noise in common on that scale.
+    Adam and natural steps of the top layer, with one cycle of the learning rate. Targets are
+    brought to mean 0 and variance 1 inside, and predictions back; several targets have their noise
+    in common on that scale.
 
     Args:
+        nu: as in :class:`DKMClassifier`; by default :math:`15\,(1000/N)^{3/2}` for N samples, but
+            10 at the least: with few samples, Gram matrices that are free to move overfit.
         noise: variance of the noise to start with, as a share of the targets' variance; learned.
+        epochs: passes over the samples; by default 10, or as many as make 300 steps.
 
     The other parameters are those of :class:`DKMClassifier`.
 
@@ -183,18 +216,23 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
     >>> mean, std = regressor.predict(X[200:], return_std=True)
     """
 
+    least_steps = 300
+    # Adam would take many more steps to the optimum of the top layer, and to a noise that is small.
+    fixed: ClassVar = _OnVectors.fixed | {"head_natural_rate": 0.3, "noise_rate": 3.0}
+
     def __init__(
         self,
         inducing: int = 100,
         depth: int = 2,
         *,
-        nu: float | Sequence[float] = 10.0,
+        nu: float | Sequence[float] | None = None,
         kernel: str | Kernel = "arc-cosine-learned",
+        learn_scales: bool = True,
         noise: float = 0.1,
         standardise: bool = True,
         epochs: int | None = None,
         batch_size: int = 256,
-        learning_rate: float = 0.1,
+        learning_rate: float = 0.05,
         precision: str = "float64",
         device: str = "auto",
         random_state: Any = None,
@@ -209,7 +247,8 @@ class DKMRegressor(RegressorMixin, MultiOutputMixin, _OnVectors):
         columns = y.reshape(len(y), -1).astype(np.float64)
         self.target_scaler_ = StandardScaler().fit(columns)
         targets = torch.as_tensor(self.target_scaler_.transform(columns))
-        self._fit_vectors(X, targets, targets.shape[1], "gaussian")
+        nu = default_nu(len(X)) if self.nu is None else self.nu
+        self._fit_vectors(X, targets, targets.shape[1], "gaussian", nu=nu)
         return self
 
     def predictive(self, X: Any) -> RealPrediction:

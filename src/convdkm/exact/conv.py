@@ -97,6 +97,17 @@ def _(layer: Conv | PatchInput, gram: SpatialGram) -> SpatialGram:
 
 
 @propagate.register
+def _(layer: VectorInput, gram: SpatialGram) -> SpatialGram:
+    if layer.log_scales is not None:
+        raise InvalidInputError(
+            "this input has learned a scale for every feature, which an exact kernel does not"
+            " apply; multiply the vectors by input.log_scales.exp(), and use the layers without"
+            " their input"
+        )
+    return gram
+
+
+@propagate.register
 def _(layer: Norm, gram: SpatialGram) -> SpatialGram:
     if layer.data in ("batch", "location") and layer.statistics == "batch":
         raise InvalidInputError(
@@ -122,7 +133,6 @@ OPERATIONS: dict[type[nn.Module], Callable[[Any, SpatialGram], SpatialGram]] = {
     Noise: lambda layer, gram: gram.with_variances(
         lambda own: (1 + layer.relative) * own + layer.absolute
     ),
-    VectorInput: lambda _, gram: gram,
 }
 """Layers that are one operation of :class:`SpatialGram`."""
 

@@ -52,8 +52,12 @@ class Input(nn.Module):
                 "the inducing inputs have not been drawn from data; call initialise(images, labels)"
                 " on the model, or load a state_dict first"
             )
-        flat = self.inducing.flatten(1)
+        flat = self._rows()
         return flat @ flat.T / flat.shape[1]
+
+    def _rows(self) -> Tensor:
+        """The inducing inputs as rows, whose products are the first Gram."""
+        return self.inducing.flatten(1)
 
     def plan(self) -> Any:
         """What :meth:`data` does, with all that is free of data worked out; None if not known."""
@@ -225,16 +229,37 @@ def leading_directions(vectors: Tensor, count: int) -> Tensor:
 
 
 class VectorInput(Input):
-    r"""Gram of vectors, with inducing vectors Z: :math:`G^0 = \tfrac1{N_0} X X^T` over both."""
+    r"""Gram of vectors, with inducing vectors Z: :math:`G^0 = \tfrac1{N_0} X X^T` over both.
 
-    def __init__(self, in_features: int, num_inducing: int) -> None:
+    Args:
+        in_features: :math:`N_0`.
+        num_inducing: :math:`P_i`.
+        learn_scales: learn a scale :math:`s_d` of every feature (through its logarithm, from 1), so
+            that :math:`G^0_{ij} = \tfrac1{N_0}\sum_d s_d^2 X_{id} X_{jd}`.
+    """
+
+    log_scales: Tensor | None
+
+    def __init__(self, in_features: int, num_inducing: int, *, learn_scales: bool = False) -> None:
         check_positive(in_features=in_features, num_inducing=num_inducing)
         super().__init__((num_inducing, in_features))
         self.in_features = in_features
         self.sample_shape = (in_features,)
+        self.log_scales = None
+        if learn_scales:
+            self.log_scales = nn.Parameter(torch.zeros(in_features, dtype=INDUCING_DTYPE))
+
+    @property
+    def relevance(self) -> Tensor | None:
+        """What the product of every feature counts, :math:`s_d^2`; None if not learned."""
+        return None if self.log_scales is None else torch.exp(2 * self.log_scales)
+
+    def _rows(self) -> Tensor:
+        return self.inducing if self.log_scales is None else self.inducing * self.log_scales.exp()
 
     def plan(self) -> VectorsPlan:
-        return VectorsPlan(self.inducing / self.in_features)
+        weight, relevance = self.inducing / self.in_features, self.relevance
+        return VectorsPlan(weight if relevance is None else weight * relevance, relevance)
 
     def candidates(self, inputs: Tensor, generator: torch.Generator | None) -> Tensor:
         if len(inputs) < self.num_inducing:

@@ -167,17 +167,29 @@ class PatchesPlan(Operation):
 
 
 class VectorsPlan(Operation):
-    """The first data blocks from vectors; ``weight``: inducing vectors over their length."""
+    """The first data blocks from vectors.
 
-    def __init__(self, weight: Tensor) -> None:
-        self.weight = weight
+    Attributes:
+        weight: inducing vectors over their length, ``(P, features)``, times ``relevance``.
+        relevance: what the product of a feature counts, ``(features,)``; one if not given.
+    """
+
+    added = ("relevance",)
+    relevance: Tensor | None
+
+    def __init__(self, weight: Tensor, relevance: Tensor | None = None) -> None:
+        self.weight, self.relevance = weight, relevance
 
     def data(self, inputs: Tensor) -> Blocks:
-        return inputs @ self.weight.T.to(inputs.dtype), inputs.square().mean(1)
+        squares = self._counted(inputs.square()).mean(1)
+        return inputs @ self.weight.T.to(inputs.dtype), squares
 
     def covariance(self, left: Tensor, right: Tensor) -> Tensor:
         """The first covariances between vectors."""
-        return left @ right.T / left.shape[1]
+        return self._counted(left) @ right.T / left.shape[1]
+
+    def _counted(self, values: Tensor) -> Tensor:
+        return values if self.relevance is None else values * self.relevance.to(values.dtype)
 
 
 class ImageScaling(Operation):

@@ -17,11 +17,12 @@ from convdkm.layers.gram_layer import GramLayer
 from convdkm.layers.input import Input
 from convdkm.layers.norm import Norm
 from convdkm.layers.pool import Flatten
+from convdkm.likelihoods import Gaussian
 from convdkm.model import DeepKernelMachine
 from convdkm.numerics import inverse_square_root
 from convdkm.training.build import precision_on
 
-Kind = Literal["mixing", "gram", "head", "input", "rest"]
+Kind = Literal["mixing", "gram", "head", "input", "noise", "rest"]
 Method = Literal["adam", "muon", "natural", "head"]
 Treatment = tuple[float, Method]
 """What the schedule's rate is multiplied by, and what takes the step."""
@@ -43,6 +44,7 @@ _KINDS: tuple[tuple[Any, tuple[str, ...], Kind], ...] = (
     (GramLayer, ("factor",), "gram"),
     (GPHead, ("mean", "factor"), "head"),
     (Input, ("inducing",), "input"),
+    (Gaussian, ("log_noise",), "noise"),
 )
 
 
@@ -51,7 +53,8 @@ def kinds(model: nn.Module) -> dict[nn.Parameter, Kind]:
 
     ``"mixing"`` are the mixing weights C, ``"gram"`` the factors of learned Gram matrices,
     ``"head"`` the mean and the factor of the covariance of the top layer, ``"input"`` the inducing
-    inputs, and ``"rest"`` scales, hyperparameters of kernels and noise.
+    inputs, ``"noise"`` that of a Gaussian likelihood, and ``"rest"`` scales and hyperparameters of
+    kernels.
     """
     found: dict[nn.Parameter, Kind] = dict.fromkeys(model.parameters(), "rest")
     for module in model.modules():
@@ -335,7 +338,12 @@ def _treatment(recipe: Recipe, kind: Kind, parameter: Tensor) -> Treatment:
         return recipe.mixing_rate * (BASE_WIDTH / parameter.shape[1]) ** power, "adam"
     if kind == "head" and recipe.head_natural_rate:
         return recipe.head_natural_rate / recipe.learning_rate, "head"
-    factors = {"gram": recipe.gram_rate, "head": recipe.head_rate, "input": recipe.input_rate}
+    factors: dict[Kind, float] = {
+        "gram": recipe.gram_rate,
+        "head": recipe.head_rate,
+        "input": recipe.input_rate,
+        "noise": recipe.noise_rate,
+    }
     return factors.get(kind, 1.0), "adam"
 
 
