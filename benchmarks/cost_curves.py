@@ -1,13 +1,15 @@
 """What runs reach for what they cost: test figures against PFLOP and against hours of processors.
 
 Runs with the same label are seeds of one setting; a curve is their mean, a band from the lowest to
-the highest. An epoch has cost the FLOPs of the run times the share of its steps that are done, and
-its CPU time times the share of its seconds. Beside runs on CIFAR-10 are results of others. Those
-without a figure of FLOPs are in the table alone, and so are hours of a GPU, which are not those of
-a CPU.
+the highest. In the place of a run, the folder of a comparison gives the trials in it, each as a
+point: a CNN with the recipe of a preset, say. An epoch has cost the FLOPs of the run times the
+share of its steps that are done, and its CPU time times the share of its seconds. Beside runs on
+CIFAR-10 are results of others. Those without a figure of FLOPs are in the table alone, and so are
+hours of a GPU, which are not those of a CPU.
 
     convdkm train cifar10 --preset fast --seed 1 -o runs/fast-1
-    python benchmarks/cost_curves.py fast=runs/fast-0 fast=runs/fast-1 -o cost.png
+    convdkm compare cifar10 --methods cnn --train-size all --preset accurate --budget inf -o cnn
+    python benchmarks/cost_curves.py fast=runs/fast-0 fast=runs/fast-1 CNN=cnn -o cost.png
 """
 
 import argparse
@@ -20,6 +22,7 @@ from statistics import mean
 
 from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
+from convdkm.lab.studies.comparison.folder import ComparisonFolder
 from convdkm.lab.studies.curves import FIGURES, Curve, draw_all, labelled
 from convdkm.lab.studies.rendering import MISSING, Grid, rounded
 from convdkm.lab.studies.style import PUBLISHED, add_legend, figure, plain_ticks
@@ -81,10 +84,43 @@ def of_run(folder: Path) -> Curve:
     ]
 
 
+def of_comparison(folder: Path) -> list[Curve]:
+    """The finished trials of a comparison, each a curve of one point."""
+    study = ComparisonFolder(folder)
+    trials = [study.status(each) for each in study.read().planned()]
+    done = [each for each in trials if each.state == "finished"]
+    if not done or not all(each.fit_flops and each.fit_cpu_seconds for each in done):
+        raise InvalidInputError(
+            f"{folder} holds no finished trials, or trials whose FLOPs are not counted: compare"
+            " methods for which convdkm tables shows TFLOP"
+        )
+    return [
+        [
+            {
+                **{f"test_{name}": each.metrics[name] for name in ("accuracy", "log_likelihood")},
+                "pflop": each.fit_flops / 1e15,
+                "cpu_hours": each.fit_cpu_seconds / 3600,
+            }
+        ]
+        for each in done
+    ]
+
+
+def curves(folder: Path) -> list[Curve]:
+    """Those of a run or of a comparison."""
+    return of_comparison(folder) if ComparisonFolder.is_one(folder) else [of_run(folder)]
+
+
+def dataset_of(folder: Path) -> str:
+    """What a run or a comparison is about."""
+    if ComparisonFolder.is_one(folder):
+        return ComparisonFolder(folder).read().scale.dataset
+    return RunConfig.from_file(folder / "config.yaml").data.dataset
+
+
 def references(folders: Iterable[Path]) -> tuple[Reference, ...]:
     """What is published, where all runs are of its data set."""
-    configs = [RunConfig.from_file(each / "config.yaml") for each in folders]
-    return REFERENCES if {each.data.dataset for each in configs} == {"cifar10"} else ()
+    return REFERENCES if {dataset_of(each) for each in folders} == {"cifar10"} else ()
 
 
 def table(settings: dict[str, list[Curve]], published: Sequence[Reference]) -> str:
@@ -113,12 +149,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("runs", nargs="+", metavar="LABEL=RUN", help="folders of finished runs")
+    parser.add_argument(
+        "runs", nargs="+", metavar="LABEL=RUN", help="folders of finished runs or comparisons"
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("cost.png"))
     arguments = parser.parse_args()
     try:
         folders = labelled(arguments.runs)
-        settings = {label: [of_run(each) for each in some] for label, some in folders.items()}
+        settings = {
+            label: [curve for each in some for curve in curves(each)]
+            for label, some in folders.items()
+        }
     except InvalidInputError as error:
         parser.error(str(error))
     published = references(chain.from_iterable(folders.values()))

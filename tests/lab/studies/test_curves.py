@@ -8,6 +8,13 @@ import pytest
 
 from convdkm.config import RunConfig
 from convdkm.errors import InvalidInputError
+from convdkm.lab.studies.comparison.folder import (
+    ComparisonFolder,
+    PlannedTrial,
+    Record,
+    Scale,
+    TrialResult,
+)
 from convdkm.lab.studies.curves import labelled
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "cost_curves.py"
@@ -35,6 +42,22 @@ def test_an_epoch_costs_its_share_of_the_run(tmp_path):
     rows = runpy.run_path(str(SCRIPT))["of_run"](run_folder(tmp_path / "run"))
     assert [row["pflop"] for row in rows] == [2.0, 4.0]
     assert [row["cpu_hours"] for row in rows] == [0.5, 2.0]
+
+
+def test_trials_of_a_comparison_are_points(tmp_path):
+    script, trial = runpy.run_path(str(SCRIPT)), PlannedTrial("cnn", 100, 0)
+    folder = ComparisonFolder(tmp_path)
+    scale = Scale(dataset="cifar10", preset="quick", whitening="none")
+    record = Record(scale=scale, plan={"cnn": {100: 2}})
+    (tmp_path / "comparison.json").write_text(record.model_dump_json())
+    assert script["dataset_of"](tmp_path) == "cifar10"
+    with pytest.raises(InvalidInputError, match="holds no finished trials"):
+        script["curves"](tmp_path)
+    metrics = {"accuracy": 0.75, "log_likelihood": -1.0}
+    costs = {"fit_flops": 4e15, "fit_cpu_seconds": 7200.0}
+    folder.write(trial, TrialResult(state="finished", metrics=metrics, **costs))
+    point = {"test_accuracy": 0.75, "test_log_likelihood": -1.0, "pflop": 4.0, "cpu_hours": 2.0}
+    assert script["curves"](tmp_path) == [[point]]
 
 
 def drawn(monkeypatch, capsys, tmp_path, *runs):

@@ -33,12 +33,13 @@ def labelled(texts: Sequence[str]) -> dict[str, list[Path]]:
 
 
 def draw(panel: Any, seeds: Sequence[Curve], along: str, name: str, **look: Any) -> None:
-    """The mean of some seeds and their range, as far as all of them go."""
+    """The mean of some seeds and their range, as far as all of them go; a dot if it is a point."""
     factor = FIGURES[name][1]
     rows = list(zip(*([row for row in seed if name in row] for seed in seeds), strict=False))
     places = [mean(each[along] for each in row) for row in rows]
     values = [[factor * each[name] for each in row] for row in rows]
-    panel.plot(places, [mean(each) for each in values], **look)
+    marker = "o" if len(places) == 1 else None
+    panel.plot(places, [mean(each) for each in values], marker=marker, **look)
     low, high = [min(each) for each in values], [max(each) for each in values]
     panel.fill_between(places, low, high, color=look["color"], alpha=0.15, lw=0)
 
