@@ -142,6 +142,18 @@ def test_an_update_changes_what_it_names_and_nothing_else():
     assert after.updated({}) == after
 
 
+def test_lists_of_a_preset_follow_the_number_of_stages():
+    fast = preset("fast")
+    for inducing, blocks in (((8,), (1,)), ("8,16", (1, 2)), ((4, 4, 4, 4), (1, 2, 2, 2))):
+        model = fast.config("cifar10", inducing=inducing).model
+        assert (model.blocks, model.strides) == (blocks, (2,))
+    assert preset("published").config("cifar10", inducing=(8, 16)).model.strides == (2, 2)
+    given = fast.config("cifar10", inducing=(8, 16), blocks=(1, 1, 1)).model
+    assert given.blocks == (1, 1, 1)
+    with pytest.raises(InvalidInputError, match="there are 2 stages"):
+        given.stages  # noqa: B018
+
+
 def test_a_preset_is_overridden_for_a_data_set_and_then_by_options():
     quick = preset("quick")
     assert quick.config("cifar10").training.flip is True

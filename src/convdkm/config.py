@@ -240,12 +240,20 @@ class RunConfig(Options):
         return cls.checked(nested(values, source), source, depth=1)
 
     def updated(self, values: Mapping[str, Any], source: str = "the options") -> RunConfig:
-        """A copy with other values, nested or flat."""
+        """A copy with other values, nested or flat.
+
+        Lists of blocks and strides that are not among them are cut, or go on with their last
+        number, where the values hold inducing points of another number of stages.
+        """
         changes = nested(values, source)
         merged = self.model_dump()
         for section, fields in changes.items():
             merged[section].update(fields)
-        return RunConfig.of(merged, source)
+        made = RunConfig.of(merged, source)
+        if "inducing" not in changes.get("model", {}):
+            return made
+        kept = {"blocks", "strides"} - changes["model"].keys()
+        return made.model_copy(update={"model": made.model.with_lists_of_stages(kept)})
 
     def flat(self) -> dict[str, Any]:
         """Every option by its name."""

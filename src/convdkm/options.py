@@ -239,6 +239,18 @@ class MachineOptions(_WithKernel):
                 return f"{name}='location'"
         return None
 
+    def with_lists_of_stages(self, names: Iterable[str]) -> MachineOptions:
+        """The same, with lists as long as that of the inducing points: cut, or their last repeated.
+
+        One number, which is for all stages, stays as it is.
+        """
+        count, changes = len(self.inducing), {}
+        for name in names:
+            values = getattr(self, name)
+            if values is not None and len(values) > 1:
+                changes[name] = values[:count] + values[-1:] * (count - len(values))
+        return self.model_copy(update=changes)
+
     @property
     def stages(self) -> list[tuple[int, int, int]]:
         """Inducing points, residual blocks and stride of every stage."""

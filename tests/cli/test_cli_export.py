@@ -87,6 +87,7 @@ def test_what_is_wrong_is_said(digits_run, exported, tmp_path, photos):
 def test_statistics_of_the_batch(arrays, tmp_path):
     folder, path = tmp_path / "run", tmp_path / "shades.safetensors"
     options = ["--statistics", "batch", "--whitening", "standardise", "--epochs", 1]
+    options += ["--views", "one"]
     succeed(
         "train",
         arrays,

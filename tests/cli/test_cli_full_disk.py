@@ -161,7 +161,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-@pytest.mark.parametrize("room", [130, 330])
+@pytest.mark.parametrize("room", [130, 260])
 def test_a_disk_that_is_full(arrays, whole, small_disk, room):
     folder, filler = small_disk / "run", small_disk / "filler"
     filler.write_bytes(bytes((640 - room) * 1024))

@@ -67,7 +67,7 @@ def test_the_scale_changes_the_size_and_keeps_what_the_table_is_about():
     assert (published.model.nu, published.training.epochs) == (1, 5)
     infinite = category("nu").rows[0]
     own = settings(category("nu"), infinite, "mnist", Scale(preset="quick"))
-    assert own.training.learning_rate == 0.1
+    assert own.training.learning_rate == 0.03
 
 
 def test_the_runs_of_a_table_are_whitened_alike():
