@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+from convdkm.runtime.blas import added_product, numpy_is_faster, product
 from convdkm.runtime.simplify import simplified
 from convdkm.runtime.tape import Call, Slot, Tape
 
@@ -37,6 +38,10 @@ def recorded(
     return _written(calls, tape, results)
 
 
+_BY_NUMPY: dict[OpOverload, Callable[..., Tensor]] = {
+    torch.ops.aten.mm.default: product,
+    torch.ops.aten.addmm.default: added_product,
+}
 _PLAIN = {"aten::_unsafe_view": "view"}
 """Operators of autograd's, and methods that do the same."""
 
@@ -53,6 +58,8 @@ def _quickest(call: Call) -> Call:
     if function is torch.ops.aten._to_copy.default and call.options.keys() == {"dtype"}:
         arguments = (*call.arguments, call.options["dtype"], False, True)
         return replace(call, function=Tensor.to, arguments=arguments, options={})
+    if numpy_is_faster() and function in _BY_NUMPY:
+        return replace(call, function=_BY_NUMPY[function])
     name = _PLAIN.get(function._schema.name) or function._schema.name.removeprefix("aten::")
     for home, kind in ((torch, BuiltinFunctionType), (Tensor, MethodDescriptorType)):
         found = getattr(home, name, None)
